@@ -1,0 +1,159 @@
+"""What every engine gives back: one RequestRow per request as it ends, one ledger row per step, and the RunRecord.
+
+Times are int64 ns since the run began, on one monotonic (or virtual) clock. Everything else is derived from these
+afterwards, so a definition can change without running again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from engines.scheduling.ledger import LEDGER, StepArray
+from workloads.pacing import Pacing
+from workloads.plan import IntColumn, RequestPlan
+
+Status = Literal["completed", "failed", "cancelled"]
+EventUnit = Literal["step", "us"]
+
+MISSING = -1  # a time that never came, in int64 columns; null in files
+
+
+class EngineError(Exception):
+    """A user's mistake or an impossible setting, in one line. `exit_code` is what the process should end with."""
+
+    def __init__(self, message: str, exit_code: int = 2) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Stint(msgspec.Struct, frozen=True, array_like=True):
+    """One stay of a request in a seat. Steps count from 1; `sampled` is the first step that gave it a token, 0 if none.
+
+        admitted ....... sampled ........ ended
+        |<-- prefill -->|<--- decode --->|        (both ends are inside the stay)
+    """
+
+    slot: int
+    admitted: int
+    sampled: int
+    ended: int
+
+
+class RequestRow(msgspec.Struct, frozen=True):
+    """One line of requests.jsonl. Times in ns since the run began, None where they never came."""
+
+    i: int
+    scheduled: int
+    submitted: int | None
+    sent: int | None
+    first_byte: int | None
+    first: int | None
+    last: int | None
+    end: int
+    prompt_tokens: int
+    output_tokens: int
+    status: Status
+    finish_reason: str | None  # stop | length | rejected | aborted | error
+    error: str | None
+    token_source: str  # engine | usage | counted
+    tenant: str
+    priority: int
+    preemptions: int
+    events_at: int  # offset of this request's token events in tokens.bin, in values
+    events: int
+    stints: tuple[Stint, ...] = ()
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """One sample of what a person tunes by; a line of signals.jsonl."""
+
+    t: int  # ns
+    running: int
+    waiting: int
+    kv_usage: float  # share of the usable blocks in use or promised, 0..1
+    device_busy: float  # share of the time since the last sample in which the device worked, 0..1
+    output_token_per_s: float  # since the last sample
+    preemptions: int  # so far
+    completed: int  # requests so far
+    output_tokens: int  # so far
+    ttft_ms: float | None = None  # median of the requests that got their first token since the last sample
+    tpot_ms: float | None = None  # mean time of a decode step's token since the last sample
+
+
+class Observer(Protocol):
+    """Told of things as they happen, on the engine's thread; must return quickly."""
+
+    @property
+    def stopping(self) -> bool:
+        """True asks the engine to cancel what runs and to return what it has."""
+        ...
+
+    def request_ended(self, row: RequestRow, events: NDArray[np.uint32]) -> None: ...
+
+    def steps_recorded(self, steps: StepArray) -> None: ...
+
+    def sampled(self, signal: Signal) -> None: ...
+
+
+class SilentObserver:
+    """Keeps nothing and never stops the run."""
+
+    stopping = False
+
+    def request_ended(self, row: RequestRow, events: NDArray[np.uint32]) -> None: ...
+
+    def steps_recorded(self, steps: StepArray) -> None: ...
+
+    def sampled(self, signal: Signal) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecord:
+    """Raw events of a run as columns; row j is the j-th request that ended."""
+
+    planned: int
+    rows: Sequence[RequestRow]
+    event_values: NDArray[np.uint32]  # all token events, request after request; see event_unit
+    event_unit: EventUnit  # "step": number of the step that gave the token; "us": gap to the event before
+    steps: StepArray = field(default_factory=lambda: np.empty(0, LEDGER))
+    signals: Sequence[Signal] = ()
+    interrupted: bool = False
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def column_ns(self, name: str) -> IntColumn:
+        """A time column of the rows (`scheduled`, `sent`, `first`, ...) as int64 ns, MISSING where it never came."""
+        return np.array([MISSING if (t := getattr(row, name)) is None else t for row in self.rows], dtype=np.int64)
+
+    def column(self, name: str) -> IntColumn:
+        """A count column of the rows (`prompt_tokens`, `output_tokens`, `events`, ...) as int64."""
+        return np.array([getattr(row, name) for row in self.rows], dtype=np.int64)
+
+    def event_times_ns(self) -> IntColumn:
+        """Time of every token event, aligned with event_values.
+
+        In steps, an event happens when its step ends; in gaps, it is the request's first time plus the gaps since.
+        """
+        if self.event_unit == "step":
+            # Step k is row k-1 of the ledger, as steps count from 1 and every step is recorded.
+            return self.steps["end_ns"][self.event_values.astype(np.int64) - 1].astype(np.int64)
+        total = np.cumsum(self.event_values.astype(np.int64)) * 1000
+        at, count, first = self.column("events_at"), self.column("events"), self.column_ns("first")
+        out = np.empty(self.event_values.shape[0], dtype=np.int64)
+        for start, length, begin in zip(at, count, first, strict=True):
+            if length:
+                out[start : start + length] = begin + total[start : start + length] - total[start]
+        return out
+
+
+class Engine(Protocol):
+    """Three kinds (reference, openai, simulated), one method."""
+
+    def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord: ...

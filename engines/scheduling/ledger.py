@@ -1,0 +1,82 @@
+"""The ledger: per step, where the launched tokens and the seats went. Two identities hold in every row:
+
+    launched_tokens = useful + prompt_padding + bucket_padding + dead_row + recomputed + discarded
+    max_num_seqs    = active_slots + dead_slots + idle_slots
+    kv_blocks       = kv_used + kv_reserved + kv_pending + kv_cached + kv_free
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Blocked(IntEnum):
+    """Why the head of the waiting queue was not admitted in a step."""
+
+    NO = 0  # nobody waits, or everybody who could was admitted
+    ROWS = 1  # every seat is taken
+    TOKENS = 2  # the step's token budget is spent
+    KV = 3  # not enough free KV blocks
+    WATERMARK = 4  # free KV blocks would fall under the watermark
+    BATCH = 5  # static batching: the running batch must end first
+    PREEMPTED = 6  # something was preempted in this step, so nobody is admitted
+
+
+LEDGER = np.dtype(
+    [
+        ("step", "<i8"),  # counts from 1
+        ("now_ns", "<i8"),  # the time given to schedule()
+        ("start_ns", "<i8"),
+        ("end_ns", "<i8"),
+        ("busy_ns", "<i8"),  # time the device worked
+        ("launched_tokens", "<i8"),
+        ("useful_tokens", "<i8"),
+        ("prompt_padding_tokens", "<i8"),
+        ("bucket_padding_tokens", "<i8"),
+        ("dead_row_tokens", "<i8"),
+        ("recomputed_tokens", "<i8"),
+        ("discarded_tokens", "<i8"),
+        ("sampled_tokens", "<i8"),  # output tokens delivered by this step
+        ("budget_unused_tokens", "<i8"),
+        ("prefill_rows", "<i4"),
+        ("decode_rows", "<i4"),
+        ("active_slots", "<i4"),
+        ("dead_slots", "<i4"),
+        ("idle_slots", "<i4"),
+        ("kv_used_blocks", "<i4"),  # in a block table
+        ("kv_reserved_blocks", "<i4"),  # promised to a seated request, not yet taken
+        ("kv_pending_blocks", "<i4"),  # released, but a launched step may still write them
+        ("kv_cached_blocks", "<i4"),
+        ("kv_free_blocks", "<i4"),
+        ("running", "<i4"),  # unfinished requests in a seat, after the step was planned
+        ("waiting", "<i4"),
+        ("admitted", "<i4"),
+        ("preempted", "<i4"),
+        ("swapped_in", "<i4"),
+        ("swapped_out", "<i4"),
+        ("rejected", "<i4"),
+        ("blocked", "<i4"),  # a Blocked
+    ]
+)
+
+WASTE = ("prompt_padding_tokens", "bucket_padding_tokens", "dead_row_tokens", "recomputed_tokens", "discarded_tokens")
+
+StepArray = NDArray[np.void]  # structured, dtype LEDGER
+
+
+def check_identities(steps: StepArray, max_num_seqs: int, kv_blocks: int) -> None:
+    """Raise AssertionError naming the first step whose row does not add up."""
+    waste = sum(steps[name] for name in WASTE)
+    kv = sum(steps[f"kv_{kind}_blocks"] for kind in ("used", "reserved", "pending", "cached", "free"))
+    for what, left, right in (
+        ("launched tokens", steps["launched_tokens"], steps["useful_tokens"] + waste),
+        ("slot steps", steps["active_slots"] + steps["dead_slots"] + steps["idle_slots"], max_num_seqs),
+        ("KV blocks", kv, kv_blocks),
+    ):
+        wrong = np.flatnonzero(left != right)
+        if wrong.size:
+            row = steps[wrong[0]]
+            raise AssertionError(f"ledger: {what} do not add up in step {row['step']}: {row}")

@@ -1,0 +1,154 @@
+"""Request: the life of one request inside the scheduler.
+
+    WAITING --seat--> RUNNING --finish--> FINISHED
+       ^                 |                   ^
+       +---- preempt ----+     (a waiting one may finish too: abort, reject)
+
+One inequality explains it: 0 <= computed <= known <= prompt_tokens + max_output_tokens. `computed` positions are in KV;
+`known` tokens have a value, or a launched step is sampling it. While a request sits, both live in the scheduler's
+columns (rows.py); while it waits, nothing is computed and `known` is derived here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engines.base import Stint
+
+NO_SLOT = -1
+
+
+class State(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen. temperature 0 is greedy; the draw depends on (seed, output index) alone."""
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0: no limit
+    top_p: float = 1.0
+    seed: int = 0
+
+
+GREEDY = Sampling()
+
+
+class Request:
+    """Mutable, owned by the scheduler. Others read it."""
+
+    __slots__ = (
+        "event_runs",
+        "error",
+        "finish_reason",
+        "first_ns",
+        "computed_peak",
+        "ignore_eos",
+        "index",
+        "last_ns",
+        "max_output_tokens",
+        "output_tokens",
+        "pending",
+        "preemptions",
+        "priority",
+        "prompt_tokens",
+        "rank",
+        "sampling",
+        "scheduled_ns",
+        "seated_step",
+        "sampled_step",
+        "sent_ns",
+        "slot",
+        "state",
+        "stints",
+        "submitted_ns",
+        "tenant",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        prompt_tokens: int,
+        max_output_tokens: int,
+        *,
+        prompt: NDArray[np.int32] | None = None,
+        tenant: str = "default",
+        priority: int = 0,
+        scheduled_ns: int = 0,
+        sent_ns: int = 0,
+        ignore_eos: bool = True,
+        sampling: Sampling = GREEDY,
+    ) -> None:
+        self.index = index
+        self.prompt_tokens = prompt_tokens
+        self.max_output_tokens = max_output_tokens
+        self.tenant = tenant
+        self.priority = priority
+        self.scheduled_ns = scheduled_ns
+        self.sent_ns = sent_ns
+        self.submitted_ns = 0
+        self.ignore_eos = ignore_eos
+        self.sampling = sampling
+        # prompt ids, then the outputs as they come: [prompt_tokens + max_output_tokens]; None when only lengths matter
+        self.tokens: NDArray[np.int32] | None = None
+        if prompt is not None:
+            self.tokens = np.zeros(prompt_tokens + max_output_tokens, dtype=np.int32)
+            self.tokens[:prompt_tokens] = prompt
+        self.state = State.WAITING
+        self.slot = NO_SLOT
+        self.rank: tuple[float, ...] = ()  # set once at submit by the order policy
+        self.output_tokens = 0  # delivered
+        self.pending = 0  # being sampled by a launched step
+        self.computed_peak = 0  # positions below it were computed once already; computing them again is waste
+        self.preemptions = 0
+        self.finish_reason: str | None = None
+        self.error: str | None = None
+        self.first_ns: int | None = None
+        self.last_ns: int | None = None
+        self.event_runs: list[list[int]] = []  # [[first step, number of consecutive steps], ...] that gave a token
+        self.stints: list[Stint] = []
+        self.seated_step = 0
+        self.sampled_step = 0
+
+    @property
+    def known(self) -> int:
+        """Tokens with a value, or being sampled."""
+        return self.prompt_tokens + self.output_tokens + self.pending
+
+    @property
+    def kv_limit(self) -> int:
+        """Positions of KV it can ever need: the last sampled token is never fed back, hence the -1."""
+        return self.prompt_tokens + self.max_output_tokens - 1
+
+    @property
+    def finished(self) -> bool:
+        return self.state is State.FINISHED
+
+    def deliver(self, step: int, now_ns: int) -> None:
+        """One output token reached the user: the step that made it is `step`, and it ended at `now_ns`."""
+        runs = self.event_runs
+        if runs and runs[-1][0] + runs[-1][1] == step:
+            runs[-1][1] += 1
+        else:
+            runs.append([step, 1])
+        if self.first_ns is None:
+            self.first_ns = now_ns
+        self.last_ns = now_ns
+        self.output_tokens += 1
+
+    def event_steps(self) -> NDArray[np.uint32]:
+        """Step number of every delivered token, in order: uint32[output_tokens]."""
+        if not self.event_runs:
+            return np.empty(0, dtype=np.uint32)
+        return np.concatenate([np.arange(first, first + count, dtype=np.uint32) for first, count in self.event_runs])
+
+    def __repr__(self) -> str:
+        return f"Request({self.index}: {self.prompt_tokens}+{self.output_tokens}/{self.max_output_tokens} {self.state.value})"

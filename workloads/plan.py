@@ -1,0 +1,82 @@
+"""RequestPlan: what is asked, as columns, fixed before the run.
+
+A plan holds no rate, no concurrency and no prompt content: those belong to Pacing and to prompts.py, so that the same
+plan (and the same hash) can be sent faster, slower or with other text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntColumn = NDArray[np.int64]
+
+UGAP = 1_000_000  # one mean inter-arrival gap, in the unit of `arrivals_ugap`
+
+
+@dataclass(frozen=True, eq=False)
+class RequestPlan:
+    """Columns of length n, all int64. Row i is request i.
+
+    arrivals_ugap  arrival time in millionths of the mean gap, non-decreasing: request i is due at
+                   arrivals_ugap[i] / 1e6 / rate seconds when a rate is given
+    prompt_tokens  >= 1
+    output_tokens  >= 1, the forced (or largest) number of output tokens
+    tenant         index into `tenants`
+    priority       0 is the most urgent
+    session        id of the conversation the request belongs to, -1 for none
+    prefix         id of the prefix the prompt shares with others, -1 for none
+    """
+
+    arrivals_ugap: IntColumn
+    prompt_tokens: IntColumn
+    output_tokens: IntColumn
+    tenant: IntColumn
+    priority: IntColumn
+    session: IntColumn
+    prefix: IntColumn
+    tenants: tuple[str, ...] = ("default",)
+    spec: str = ""
+    seed: int = 0
+    outside_context: float = 0.0  # share of (prompt, output) pairs that were redrawn to fit the context
+    notes: dict[str, str] = field(default_factory=dict)  # provenance: source, licence
+
+    def __post_init__(self) -> None:
+        for name in COLUMNS:
+            column = getattr(self, name)
+            if column.dtype != np.int64 or column.shape != (len(self),):
+                raise ValueError(f"plan column {name}: want int64[{len(self)}], got {column.dtype}{column.shape}")
+
+    def __len__(self) -> int:
+        return int(self.prompt_tokens.shape[0])
+
+    @cached_property
+    def sha256(self) -> str:
+        """Identity of the work asked: the columns as little-endian int64, plus the tenant names."""
+        digest = hashlib.sha256()
+        for name in COLUMNS:
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(getattr(self, name), dtype="<i8").tobytes())
+        digest.update("\0".join(self.tenants).encode())
+        return digest.hexdigest()
+
+    @staticmethod
+    def of(prompt_tokens: object, output_tokens: object, **columns: object) -> RequestPlan:
+        """A plan from lengths alone; every other column takes its neutral value (unit arrivals one gap apart)."""
+        prompts = np.asarray(prompt_tokens, dtype=np.int64)
+        n = prompts.shape[0]
+        filled = {
+            "arrivals_ugap": np.arange(n, dtype=np.int64) * UGAP,
+            "tenant": np.zeros(n, dtype=np.int64),
+            "priority": np.zeros(n, dtype=np.int64),
+            "session": np.full(n, -1, dtype=np.int64),
+            "prefix": np.full(n, -1, dtype=np.int64),
+        } | columns
+        return RequestPlan(prompt_tokens=prompts, output_tokens=np.asarray(output_tokens, dtype=np.int64), **filled)  # type: ignore[arg-type]
+
+
+COLUMNS = ("arrivals_ugap", "prompt_tokens", "output_tokens", "tenant", "priority", "session", "prefix")
