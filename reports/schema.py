@@ -1,0 +1,234 @@
+"""The shape of run.json and sweep.json, typed. What could not be measured is None (null in the file), never 0 or NaN.
+
+Times are ms in latencies and s elsewhere, as every name says. Which number means what: metrics.definitions().
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+RUN_SCHEMA = "cbbench.run/1"
+SWEEP_SCHEMA = "cbbench.sweep/1"
+
+Verdict = Literal["pass", "fail", "inconclusive"]
+ValidityVerdict = Literal["ok", "client_limited", "overloaded", "invalid"]
+EventUnit = Literal["step", "us"]
+Value = int | float | str  # of a swept setting
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """What served. The slot timeline reads `mode` and, for static batching, config["static"]."""
+
+    kind: str  # reference | openai | simulated
+    mode: str | None = None  # continuous | static
+    model: str | None = None
+    device: str | None = None
+    config: dict[str, Any] = {}
+
+
+class PacingInfo(msgspec.Struct, frozen=True):
+    """When it was asked. With a rate the loop is open, and latencies are judged from the scheduled time."""
+
+    rate_per_s: float | None = None
+    concurrency: int | None = None
+    duration_s: float | None = None
+    drain_s: float | None = None
+    arrival: str | None = None
+
+    @property
+    def open_loop(self) -> bool:
+        return self.rate_per_s is not None
+
+
+class WorkloadInfo(msgspec.Struct, frozen=True):
+    spec: str
+    seed: int
+    sha256: str
+    num_requests: int
+    prompt_seed: int = 0
+    realised: dict[str, Any] = {}
+    pacing: PacingInfo = PacingInfo()
+
+
+class Criteria(msgspec.Struct, frozen=True):
+    """What the run is judged by; kept in the header so that a rebuilt run is judged alike."""
+
+    sla: tuple[str, ...] = ()
+    confidence: float = 0.95
+    max_failure_rate: float = 0.01
+
+
+class Requests(msgspec.Struct, frozen=True):
+    planned: int
+    sent: int
+    completed: int
+    failed: int  # rejected ones too
+    cancelled: int
+    errors: dict[str, int] = {}  # of failed requests: their finish_reason or error -> how many
+
+
+class Steady(msgspec.Struct, frozen=True):
+    """Throughput without ramp and drain; see steady.py."""
+
+    start_s: float
+    end_s: float
+    request_per_s: float
+    output_token_per_s: float
+
+
+class Throughput(msgspec.Struct, frozen=True):
+    window_s: float  # first scheduled to last end
+    request_per_s: float | None
+    output_token_per_s: float | None
+    total_token_per_s: float | None
+    steady: Steady | None = None
+
+
+class Distribution(msgspec.Struct, frozen=True):
+    count: int
+    mean: float | None = None
+    std: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    p999: float | None = None
+    p99_ci: tuple[float, float] | None = None
+    max: float | None = None
+
+
+class Latency(msgspec.Struct, frozen=True):
+    ttft_ms: Distribution
+    tpot_ms: Distribution
+    itl_ms: Distribution
+    e2el_ms: Distribution
+    ttft_sched_ms: Distribution
+    e2el_sched_ms: Distribution
+
+
+class Goodput(msgspec.Struct, frozen=True):
+    """None throughout when no SLA bounds a latency of single requests."""
+
+    request_per_s: float | None = None
+    attainment: float | None = None
+    attainment_ci: tuple[float, float] | None = None
+
+
+class Signals(msgspec.Struct, frozen=True):
+    """Means over step time, so a long step weighs more than a short one; device_busy is over the whole window."""
+
+    device_busy: float | None = None
+    kv_usage_mean: float | None = None
+    kv_usage_peak: float | None = None
+    running_mean: float | None = None
+    waiting_mean: float | None = None
+    preemptions: int | None = None
+    rejected: int | None = None
+    steps: int | None = None
+    step_ms_mean: float | None = None
+    blocked: dict[str, float] = {}  # why the head of the queue waited (rows, tokens, kv, ...) -> share of steps
+
+
+class Waste(msgspec.Struct, frozen=True):
+    """Sums over the ledger; engines/scheduling/ledger.py has the identities."""
+
+    launched_tokens: int
+    useful_tokens: int
+    prompt_padding_tokens: int
+    bucket_padding_tokens: int
+    dead_row_tokens: int
+    recomputed_tokens: int
+    discarded_tokens: int
+    active_slot_steps: int
+    dead_slot_steps: int
+    idle_slot_steps: int
+    budget_unused_tokens: int
+
+    @property
+    def slot_steps(self) -> int:
+        return self.active_slot_steps + self.dead_slot_steps + self.idle_slot_steps
+
+
+class Summary(msgspec.Struct, frozen=True):
+    requests: Requests
+    throughput: Throughput
+    latency: Latency
+    goodput: Goodput
+    signals: Signals
+    waste: Waste | None  # None where there is no ledger (a remote server)
+
+
+class SlaResult(msgspec.Struct, frozen=True):
+    expr: str
+    metric: str  # as judged: in open loop p99_ttft_ms becomes p99_ttft_sched_ms
+    value: float | None  # None: not measured, or so many failures that it is infinite
+    bound: float
+    confidence: float
+    n: int
+    n_eff: float | None
+    verdict: Verdict
+    reason: str
+    needed: int | None = None  # requests at the least, where more of them could settle it
+
+
+class Validity(msgspec.Struct, frozen=True):
+    verdict: ValidityVerdict
+    reasons: tuple[str, ...] = ()
+
+
+class RunFile(msgspec.Struct, frozen=True):
+    """run.json. While a run goes on (and after a crash) it is the header alone: summary and validity are None."""
+
+    engine: EngineInfo
+    workload: WorkloadInfo
+    event_unit: EventUnit
+    environment: dict[str, Any] = {}
+    criteria: Criteria = Criteria()
+    definitions: dict[str, str] = {}
+    interrupted: bool = False
+    notes: tuple[str, ...] = ()
+    summary: Summary | None = None
+    sla: tuple[SlaResult, ...] = ()
+    validity: Validity | None = None
+    schema: Literal["cbbench.run/1"] = RUN_SCHEMA
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One run of a sweep, as far as a curve needs it. `error` says why a point has no numbers."""
+
+    value: Value
+    folder: str  # of the run, relative to the sweep's
+    config_sha256: str = ""  # how a resumed sweep recognises a finished point
+    output_token_per_s: float | None = None
+    request_per_s: float | None = None
+    p50_ttft_ms: float | None = None  # TTFT from the scheduled time in open loop
+    p99_ttft_ms: float | None = None
+    p50_tpot_ms: float | None = None
+    p99_tpot_ms: float | None = None
+    attainment: float | None = None
+    signals: Signals = Signals()
+    sla: tuple[SlaResult, ...] = ()
+    validity: Validity | None = None
+    error: str | None = None
+
+
+class Recommendation(msgspec.Struct, frozen=True):
+    value: Value | None  # None: no point qualifies
+    reason: str
+    limit: str  # what stops the next step: kv | slots | token_budget | compute | host | sla | swept_range | unknown
+    proven: bool  # every SLA of that point passed its test, rather than only its point estimate
+    evidence: dict[str, float | int | str | None] = {}
+
+
+class SweepFile(msgspec.Struct, frozen=True):
+    """sweep.json."""
+
+    param: str
+    values: tuple[Value, ...]
+    points: tuple[Point, ...] = ()
+    recommendation: Recommendation | None = None
+    sla: tuple[str, ...] = ()
+    workload_sha256: str | None = None
+    schema: Literal["cbbench.sweep/1"] = SWEEP_SCHEMA
