@@ -1,0 +1,43 @@
+"""Every failure ends here: one line on stderr and an exit code. A traceback only with --debug."""
+
+from __future__ import annotations
+
+import errno
+
+import typer
+
+USAGE = 2
+UNEXPECTED = 1
+INTERRUPTED = 130
+
+# Typer carries its own copy of Click; this is the public road to its usage errors.
+TyperUsageError = typer.BadParameter.__mro__[1]
+
+
+def explain(error: BaseException) -> tuple[str, int]:
+    """(one line, exit code)"""
+    if isinstance(error, TyperUsageError):
+        return error.format_message(), USAGE  # type: ignore[attr-defined]
+    if isinstance(error, typer.Abort | KeyboardInterrupt):
+        return "interrupted", INTERRUPTED
+    if isinstance(error, OSError) and error.errno is not None:
+        return _explain_os_error(error)
+
+    # Imported only now that something failed: these load NumPy.
+    from cbbench.config import UsageError
+    from engines.base import EngineError
+    from workloads.spec import WorkloadError
+
+    if isinstance(error, EngineError):
+        return str(error), error.exit_code
+    if isinstance(error, UsageError | WorkloadError):
+        return str(error), USAGE
+    return f"unexpected {type(error).__name__}: {error} (--debug shows the traceback)", UNEXPECTED
+
+
+def _explain_os_error(error: OSError) -> tuple[str, int]:
+    where = f"{error.filename}: " if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{where}the disk is full; what was written before is kept", UNEXPECTED
+    users_mistake = isinstance(error, FileNotFoundError | PermissionError | NotADirectoryError | IsADirectoryError)
+    return f"{where}{error.strerror}", USAGE if users_mistake else UNEXPECTED

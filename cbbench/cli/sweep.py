@@ -1,0 +1,28 @@
+"""cbbench sweep: the same work at several values of one setting, and the value to use."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from cbbench.cli.options import CONFIG_FILE, DEBUG, RUN_OPTIONS, takes
+
+
+@takes(*RUN_OPTIONS, CONFIG_FILE, DEBUG)
+def command(
+    param: Annotated[
+        str,
+        typer.Argument(
+            metavar="PARAM",
+            help="What to vary: max-num-seqs, max-num-batched-tokens, kv-blocks, concurrency, rate or mode.",
+        ),
+    ],
+    values: Annotated[str, typer.Option(metavar="V,V,...", help="The values to try, as in 1,4,16,32.")],
+    **given: Any,
+) -> int:
+    """Run the same requests at each value of one setting and recommend one; with -o DIR a broken-off sweep resumes."""
+    from cbbench.experiment.sweep import sweep
+    from cbbench.settings import gather
+
+    return sweep(param, values, gather("sweep", given))

@@ -1,0 +1,176 @@
+"""RunConfig: every setting of a run, checked. Flags win over cbbench.toml, which wins over what the workload suggests.
+
+A new flag is a field here and a line in cli/options.py; a test checks that the two agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+Positive = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+PositiveFloat = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class UsageError(Exception):
+    """The user asked for something wrong or impossible: one line that names the flag, exit code 2."""
+
+
+class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One run. Made by `build_config`; None means that the default depends on something else."""
+
+    engine: Literal["reference", "openai", "simulated"] = "reference"
+    url: str | None = None
+    model: str = "smollm2-135m"
+    weights: Literal["auto", "random"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+
+    workload: str = "azure-conv"
+    num_requests: Positive = 64
+    rate: PositiveFloat | None = None  # requests/s; None: no schedule
+    arrival: str = "poisson"
+    concurrency: Positive | None = None
+    duration: PositiveFloat | None = None  # s
+    drain: Annotated[float, Meta(ge=0)] = 30.0  # s
+    seed: Natural = 0
+    prompt_seed: Natural = 0
+    misfit: Literal["error", "reject"] = "error"
+    ignore_eos: bool = True
+    temperature: Annotated[float, Meta(ge=0)] = 0.0
+    top_k: Natural = 0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+
+    mode: Literal["continuous", "static"] = "continuous"
+    static: Literal["padded", "compact-held", "compact-freed"] | None = None
+    max_num_seqs: Positive = 32
+    max_num_batched_tokens: Positive | None = None  # None: by device
+    max_model_len: Positive | None = None  # None: the model's own
+    kv_blocks: Positive | None = None  # None: enough for every seat
+    block_size: Positive = 16  # tokens
+    chunked_prefill: bool | None = None
+    prefill: Literal["decode-first", "prefill-first"] | None = None
+    order: Literal["fcfs", "shortest-prompt", "shortest-known", "shortest-predicted", "priority", "fair"] = "fcfs"
+    admission: Literal["full-reserve", "full-prompt", "optimistic", "peak"] | None = None
+    watermark: Annotated[float, Meta(ge=0, lt=100)] = 1.0  # percent of the KV blocks
+    on_kv_pressure: Literal["delay", "recompute", "swap", "reject"] = "recompute"
+
+    sla: tuple[str, ...] = ()
+    confidence: Annotated[float, Meta(gt=0, lt=1)] = 0.95
+    max_failure_rate: Share = 0.01
+
+    output: str | None = None
+    json: bool = False
+    timeline: bool | None = None  # None: if the workload asks for it
+
+    def config_hash(self) -> str:
+        """Identity of the work: equal for two runs that measure the same thing, however judged or shown."""
+        shown = ("sla", "confidence", "max_failure_rate", "output", "json", "timeline")
+        work = {key: value for key, value in msgspec.structs.asdict(self).items() if key not in shown}
+        return hashlib.sha256(msgspec.json.encode(work, order="sorted")).hexdigest()[:16]
+
+
+FIELDS = RunConfig.__struct_fields__
+NOT_YET: dict[str, tuple[str, ...]] = {
+    "engine": ("openai", "simulated"),
+    "order": ("shortest-prompt", "shortest-known", "shortest-predicted", "priority", "fair"),
+    "admission": ("optimistic", "peak"),
+    "on_kv_pressure": ("swap",),
+}
+KIND_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "array": "a list of strings",
+}
+
+
+def flag(field: str) -> str:
+    return "--" + field.replace("_", "-")
+
+
+def build_config(given: Mapping[str, Any]) -> RunConfig:
+    """Check what was given, alone and together, and fill in what follows from it."""
+    try:
+        config = msgspec.convert(dict(given), RunConfig)
+    except msgspec.ValidationError as error:
+        field, problem = explain_validation(error, given)
+        raise UsageError(f"{flag(field)}: {problem}") from None
+    _refuse_not_yet(config)
+    _refuse_conflicts(config)
+    static = config.mode == "static"
+    reserves = static or config.on_kv_pressure == "delay"
+    return msgspec.structs.replace(
+        config,
+        admission=config.admission or ("full-reserve" if reserves else "full-prompt"),
+        static=config.static or ("padded" if static else None),
+        chunked_prefill=None if static else config.chunked_prefill is not False,
+        prefill=None if static else config.prefill or "decode-first",
+    )
+
+
+def explain_validation(error: msgspec.ValidationError, given: Mapping[str, Any]) -> tuple[str, str]:
+    """(field, what was wrong and what would be right) of a msgspec error on a mapping of fields."""
+    text = str(error)
+    if unknown := re.search(r"unknown field `(.*)`", text):
+        field = unknown[1]
+        near = get_close_matches(field, FIELDS, n=1)
+        hint = f"did you mean `{near[0].replace('_', '-')}`?" if near else "see `cbbench run --help`"
+        return field, f"unknown setting; {hint}"
+    problem, _, path = text.partition(" - at `$.")
+    field = re.split(r"[`.\[]", path)[0]
+    value = given.get(field)
+    if problem.startswith("Invalid enum value"):
+        return field, f"{value!r} is not one of {', '.join(choices(field))}"
+    expected = problem.partition(", got ")[0].replace("Expected ", "").replace("`", "").replace(" | null", "")
+    kind, _, bound = expected.partition(" ")
+    return field, f"must be {KIND_WORDS.get(kind, kind)} {bound}".rstrip() + f", got {value!r}"
+
+
+def choices(field: str) -> tuple[str, ...]:
+    """The words a setting takes, empty if it takes other things."""
+    hint = get_type_hints(RunConfig)[field]
+    for option in (hint, *get_args(hint)):
+        if get_origin(option) is Literal:
+            return get_args(option)
+    return ()
+
+
+def _refuse_not_yet(config: RunConfig) -> None:
+    for field, values in NOT_YET.items():
+        if (value := getattr(config, field)) in values:
+            have = ", ".join(word for word in choices(field) if word not in values)
+            raise UsageError(f"{flag(field)} {value} is not available yet (available: {have})")
+    if config.url is not None:
+        raise UsageError("--url is not available yet: cbbench cannot load a server over HTTP so far")
+
+
+def _refuse_conflicts(config: RunConfig) -> None:
+    if config.mode == "static":
+        if config.admission not in (None, "full-reserve"):
+            raise UsageError(f"--mode static admits full-reserve; --admission {config.admission} cannot go with it")
+        if config.chunked_prefill is False or config.prefill is not None:
+            raise UsageError("--[no-]chunked-prefill and --prefill belong to --mode continuous")
+    elif config.static is not None:
+        raise UsageError(f"--static {config.static} needs --mode static")
+    if config.on_kv_pressure == "delay" and config.admission not in (None, "full-reserve"):
+        raise UsageError(
+            f"--on-kv-pressure delay needs --admission full-reserve: with {config.admission} it could deadlock"
+        )
+    budget = config.max_num_batched_tokens
+    if budget is not None and budget < config.max_num_seqs:
+        raise UsageError(
+            f"--max-num-batched-tokens {budget} is less than --max-num-seqs {config.max_num_seqs}: "
+            "every seat needs a token per step"
+        )
+    if config.temperature == 0 and (config.top_k or config.top_p < 1):
+        raise UsageError("--top-k and --top-p need --temperature above 0: temperature 0 is greedy")

@@ -1,0 +1,72 @@
+"""Where settings come from: what the workload suggests, then cbbench.toml, then the command line; the last one wins.
+
+cbbench.toml holds settings by the names of the long flags; its tables `[run]` and `[sweep]` are for one command alone.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from cbbench.config import RunConfig, UsageError, explain_validation
+
+Command = Literal["run", "sweep"]
+COMMANDS: tuple[Command, ...] = ("run", "sweep")
+DEFAULT_FILE = Path("cbbench.toml")
+
+
+def gather(command: Command, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting that somebody chose, by field name, for `build_config`. `options`: as Typer gives them."""
+    file = options.get("config")
+    ours = ("config", "debug")
+    flags = {key: value for key, value in options.items() if key not in ours and value is not None and value != []}
+    chosen = read_config_file(file, command) | flags
+    return suggestions(str(chosen.get("workload", RunConfig().workload))) | chosen
+
+
+def suggestions(workload: str) -> dict[str, Any]:
+    """What a preset suggests, by field name."""
+    from workloads.presets import PRESETS
+
+    preset = PRESETS.get(workload)
+    return {} if preset is None else dict(preset.suggests)
+
+
+def read_config_file(path: Path | None, command: Command) -> dict[str, Any]:
+    """Settings of the file for `command`, by field name; {} when no file was named and there is none here."""
+    if path is None:
+        if not DEFAULT_FILE.exists():
+            return {}
+        path = DEFAULT_FILE
+    document = _parse(path)
+    tables = {name: document.pop(name, {}) for name in COMMANDS}
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise UsageError(f"{path}: {name}: must be a table, as in [{name}], got {table!r}")
+    return _checked(path, document, "") | _checked(path, tables[command], f"{command}.")
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"--config: {path} does not exist") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: not valid TOML: {error}") from None
+
+
+def _checked(path: Path, table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The table by field names, each value checked on its own; conflicts are found later, together with the flags."""
+    settings = {key.replace("-", "_"): value for key, value in table.items()}
+    try:
+        msgspec.convert(settings, RunConfig)
+    except msgspec.ValidationError as error:
+        field, problem = explain_validation(error, settings)
+        raise UsageError(f"{path}: {prefix}{field.replace('_', '-')}: {problem}") from None
+    return settings
