@@ -35,8 +35,8 @@ class EngineError(Exception):
 class Stint(msgspec.Struct, frozen=True, array_like=True):
     """One stay of a request in a seat. Steps count from 1; `sampled` is the first step that gave it a token, 0 if none.
 
-        admitted ....... sampled ........ ended
-        |<-- prefill -->|<--- decode --->|        (both ends are inside the stay)
+    admitted ....... sampled ........ ended
+    |<-- prefill -->|<--- decode --->|        (both ends are inside the stay)
     """
 
     slot: int

@@ -1,8 +1,8 @@
 """The ledger: per step, where the launched tokens and the seats went. Two identities hold in every row:
 
-    launched_tokens = useful + prompt_padding + bucket_padding + dead_row + recomputed + discarded
-    max_num_seqs    = active_slots + dead_slots + idle_slots
-    kv_blocks       = kv_used + kv_reserved + kv_pending + kv_cached + kv_free
+launched_tokens = useful + prompt_padding + bucket_padding + dead_row + recomputed + discarded
+max_num_seqs    = active_slots + dead_slots + idle_slots
+kv_blocks       = kv_used + kv_reserved + kv_pending + kv_cached + kv_free
 """
 
 from __future__ import annotations

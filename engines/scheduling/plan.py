@@ -6,7 +6,7 @@ A row is one request in one step. Row r of a plan:
                |<- in KV ->|<- computed now ->|<- for later steps ------->|
                            padding[r] dead tokens are launched before these
 
-Its KV lives in the blocks tables[slots[r]]: position p is offset p % block_size of block tables[slots[r], p // block_size].
+Its KV lives in the blocks of t = tables[slots[r]]: position p is offset p % block_size of block t[p // block_size].
 Block 0 is the dummy: padding and dead rows write there and nowhere else.
 """
 

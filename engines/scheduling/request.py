@@ -1,8 +1,8 @@
 """Request: the life of one request inside the scheduler.
 
-    WAITING --seat--> RUNNING --finish--> FINISHED
-       ^                 |                   ^
-       +---- preempt ----+     (a waiting one may finish too: abort, reject)
+    NEW --> WAITING --seat--> RUNNING --finish--> FINISHED
+               ^                 |
+               +---- preempt ----+     (a new or waiting one may finish too: reject, abort)
 
 One inequality explains it: 0 <= computed <= known <= prompt_tokens + max_output_tokens. `computed` positions are in KV;
 `known` tokens have a value, or a launched step is sampling it. While a request sits, both live in the scheduler's
@@ -23,6 +23,7 @@ NO_SLOT = -1
 
 
 class State(Enum):
+    NEW = "new"
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
@@ -45,11 +46,11 @@ class Request:
     """Mutable, owned by the scheduler. Others read it."""
 
     __slots__ = (
-        "event_runs",
+        "computed_peak",
         "error",
+        "event_runs",
         "finish_reason",
         "first_ns",
-        "computed_peak",
         "ignore_eos",
         "index",
         "last_ns",
@@ -60,10 +61,10 @@ class Request:
         "priority",
         "prompt_tokens",
         "rank",
+        "sampled_step",
         "sampling",
         "scheduled_ns",
         "seated_step",
-        "sampled_step",
         "sent_ns",
         "slot",
         "state",
@@ -102,7 +103,7 @@ class Request:
         if prompt is not None:
             self.tokens = np.zeros(prompt_tokens + max_output_tokens, dtype=np.int32)
             self.tokens[:prompt_tokens] = prompt
-        self.state = State.WAITING
+        self.state = State.NEW
         self.slot = NO_SLOT
         self.rank: tuple[float, ...] = ()  # set once at submit by the order policy
         self.output_tokens = 0  # delivered
@@ -151,4 +152,5 @@ class Request:
         return np.concatenate([np.arange(first, first + count, dtype=np.uint32) for first, count in self.event_runs])
 
     def __repr__(self) -> str:
-        return f"Request({self.index}: {self.prompt_tokens}+{self.output_tokens}/{self.max_output_tokens} {self.state.value})"
+        done = f"{self.prompt_tokens}+{self.output_tokens}/{self.max_output_tokens}"
+        return f"Request({self.index}: {done} {self.state.value})"

@@ -1,0 +1,104 @@
+"""Rows: who sits where, as columns indexed by slot.
+
+Columns, so that a step in which 256 requests each decode one token is a handful of array operations. A seat given up
+is handed out again only behind the last step that used it, like a block: a late result must never meet a new occupant.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+
+import numpy as np
+
+from engines.scheduling.plan import IntArray
+from engines.scheduling.request import NO_SLOT, Request
+
+
+class Rows:
+    def __init__(self, num_slots: int) -> None:
+        self.num_slots = num_slots
+        self.request: list[Request | None] = [None] * num_slots
+        self.computed: IntArray = np.zeros(num_slots, dtype=np.int64)  # positions in KV, launched steps included
+        self.known: IntArray = np.zeros(num_slots, dtype=np.int64)  # tokens with a value or being sampled
+        self.kv_limit: IntArray = np.zeros(num_slots, dtype=np.int64)  # positions it can ever compute
+        self.prompt: IntArray = np.zeros(num_slots, dtype=np.int64)
+        self.peak: IntArray = np.zeros(num_slots, dtype=np.int64)  # positions below were computed before a preemption
+        self.last_step: IntArray = np.zeros(num_slots, dtype=np.int64)  # newest step that has a row for this seat
+        self.live: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.zeros(num_slots, dtype=np.bool_)
+        self.num_live = 0  # seats of unfinished requests
+        self._order: list[tuple[tuple[float, ...], int]] = []  # (rank, slot) of every taken seat, best rank first
+        self._order_slots: IntArray | None = None
+        self._free = list(range(num_slots))  # a heap: the lowest free seat first, so that timelines read well
+        self._pending: list[tuple[int, int]] = []  # (fence step, slot)
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_taken(self) -> int:
+        return len(self._order)
+
+    def in_order(self) -> IntArray:
+        """Slots of all taken seats in plan order (best rank first)."""
+        if self._order_slots is None:
+            self._order_slots = np.array([slot for _, slot in self._order], dtype=np.int64)
+        return self._order_slots
+
+    def seat(self, request: Request) -> int:
+        slot = heapq.heappop(self._free)
+        request.slot = slot
+        self.request[slot] = request
+        self.computed[slot] = 0
+        self.known[slot] = request.known
+        self.kv_limit[slot] = request.kv_limit
+        self.prompt[slot] = request.prompt_tokens
+        self.peak[slot] = request.computed_peak
+        self.last_step[slot] = 0
+        self.live[slot] = True
+        self.num_live += 1
+        insort(self._order, (request.rank, slot))
+        self._order_slots = None
+        return slot
+
+    def end(self, slot: int) -> None:
+        """The occupant has finished; the seat stays taken until `leave`."""
+        self.live[slot] = False
+        self.num_live -= 1
+
+    def leave(self, slot: int, collected: int) -> None:
+        """The occupant gets up. The seat is free once the last step that used it is collected."""
+        request = self.request[slot]
+        assert request is not None
+        if self.live[slot]:
+            self.end(slot)
+        del self._order[bisect_left(self._order, (request.rank, slot))]
+        self._order_slots = None
+        request.slot = NO_SLOT
+        self.request[slot] = None
+        fence = int(self.last_step[slot])
+        if fence <= collected:
+            heapq.heappush(self._free, slot)
+        else:
+            self._pending.append((fence, slot))
+
+    def pass_fence(self, collected: int) -> None:
+        if not self._pending:
+            return
+        for fence, slot in self._pending:
+            if fence <= collected:
+                heapq.heappush(self._free, slot)
+        self._pending = [(fence, slot) for fence, slot in self._pending if fence > collected]
+
+    def check_invariants(self) -> None:
+        taken = [slot for _, slot in self._order]
+        assert sorted([*taken, *self._free, *(slot for _, slot in self._pending)]) == list(range(self.num_slots))
+        assert self._order == sorted(self._order)
+        assert self.num_live == int(self.live.sum()) <= self.num_slots
+        for slot in taken:
+            request = self.request[slot]
+            assert request is not None
+            assert request.slot == slot
+            assert bool(self.live[slot]) is not request.finished
+            assert 0 <= self.computed[slot] <= self.known[slot] <= request.prompt_tokens + request.max_output_tokens

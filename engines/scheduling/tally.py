@@ -1,0 +1,76 @@
+"""StepTally: fills one ledger row, first when a step is launched and again when its result is in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from engines.scheduling.kv import KVManager
+from engines.scheduling.ledger import LEDGER, Blocked
+from engines.scheduling.plan import IntArray, StepPlan, StepResult
+from engines.scheduling.rows import Rows
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What happened to the queue since the last launched step."""
+
+    admitted: int = 0
+    preempted: int = 0
+    rejected: int = 0
+    blocked: Blocked = Blocked.NO
+
+
+class StepTally:
+    """The ledger row of one step. Tokens count as useful until their request turns out to have ended already."""
+
+    __slots__ = ("_counts", "_recomputed", "row")
+
+    def __init__(
+        self, plan: StepPlan, rows: Rows, kv: KVManager, traffic: Traffic, num_waiting: int, budget_unused: int
+    ) -> None:
+        slots, starts, counts = plan.slots, plan.starts, plan.counts
+        recomputed = np.clip(rows.peak[slots] - starts, 0, counts)
+        num_dead = len(plan.dead_slots)
+        decode_rows = int(((starts >= rows.prompt[slots]) & (counts == 1)).sum())
+        row = np.zeros((), LEDGER)
+        row["step"] = plan.step
+        row["now_ns"] = plan.now_ns
+        row["recomputed_tokens"] = recomputed_tokens = int(recomputed.sum())
+        row["useful_tokens"] = useful_tokens = int(counts.sum()) - recomputed_tokens
+        row["prompt_padding_tokens"] = padding_tokens = int(plan.padding.sum())
+        row["dead_row_tokens"] = dead_tokens = num_dead * plan.dead_tokens
+        row["launched_tokens"] = useful_tokens + recomputed_tokens + padding_tokens + dead_tokens
+        row["budget_unused_tokens"] = budget_unused
+        row["decode_rows"] = decode_rows
+        row["prefill_rows"] = len(slots) - decode_rows
+        row["active_slots"] = row["running"] = rows.num_live
+        row["dead_slots"] = num_dead
+        row["idle_slots"] = rows.num_slots - rows.num_live - num_dead
+        row["kv_used_blocks"] = kv.num_used
+        row["kv_reserved_blocks"] = kv.num_promised
+        row["kv_pending_blocks"] = kv.pool.num_pending
+        row["kv_free_blocks"] = kv.available
+        row["waiting"] = num_waiting
+        row["admitted"] = traffic.admitted
+        row["preempted"] = traffic.preempted
+        row["rejected"] = traffic.rejected
+        row["blocked"] = traffic.blocked
+        self.row = row
+        self._counts: IntArray = counts
+        self._recomputed: IntArray = recomputed
+
+    def discard(self, row_numbers: list[int]) -> None:
+        """These rows' requests had ended before the result came: the work was for nothing."""
+        recomputed = int(self._recomputed[row_numbers].sum())
+        discarded = int(self._counts[row_numbers].sum())
+        self.row["discarded_tokens"] += discarded
+        self.row["recomputed_tokens"] -= recomputed
+        self.row["useful_tokens"] -= discarded - recomputed
+
+    def close(self, result: StepResult, delivered: int) -> None:
+        self.row["start_ns"] = result.start_ns
+        self.row["end_ns"] = result.end_ns
+        self.row["busy_ns"] = result.busy_ns
+        self.row["sampled_tokens"] = delivered

@@ -1,0 +1,177 @@
+"""Tiny helpers to drive a scheduler by hand: requests, a fake device that only counts, and a checked step loop."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engines.base import RunRecord, SilentObserver
+from engines.loop import VirtualClock, run_loop
+from engines.scheduling.config import SchedulerConfig
+from engines.scheduling.ledger import LEDGER, check_identities
+from engines.scheduling.plan import StepPlan, StepResult
+from engines.scheduling.request import Request
+from engines.scheduling.scheduler import Outcome, Scheduler
+from workloads.pacing import Pacing
+from workloads.plan import RequestPlan
+from workloads.source import Incoming, PlanSource
+
+STEP_NS = 1_000_000
+
+
+class CountingExecutor:
+    """Every step takes one millisecond of virtual time and gives tokens that depend on (request, position) alone."""
+
+    def __init__(self, clock: VirtualClock, vocab: int = 50) -> None:
+        self._clock = clock
+        self._vocab = vocab
+        self._submitted: deque[tuple[StepPlan, int]] = deque()
+        self._end_ns = 0
+
+    def submit(self, plan: StepPlan) -> None:
+        self._submitted.append((plan, self._clock.now_ns()))
+
+    def collect(self) -> StepResult:
+        plan, now_ns = self._submitted.popleft()
+        start_ns = max(now_ns, self._end_ns)
+        self._end_ns = start_ns + STEP_NS
+        return StepResult(plan.step, fake_tokens(plan, self._vocab), start_ns, self._end_ns, STEP_NS)
+
+
+def fake_tokens(plan: StepPlan, vocab: int = 50) -> np.ndarray:
+    return np.array(
+        [
+            (plan.requests[row].index * 7919 + int(plan.starts[row] + plan.counts[row]) * 31) % vocab
+            for row in np.flatnonzero(plan.samples)
+        ],
+        dtype=np.int32,
+    )
+
+
+def config(**knobs: object) -> SchedulerConfig:
+    defaults: dict[str, object] = {
+        "kv_blocks": 100,
+        "block_size": 4,
+        "max_model_len": 1000,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 16,
+        "watermark": 0.0,
+    }
+    return SchedulerConfig(**(defaults | knobs))  # type: ignore[arg-type]
+
+
+def req(index: int, prompt: int, output: int, **more: object) -> Request:
+    return Request(index, prompt, output, **more)  # type: ignore[arg-type]
+
+
+@dataclass
+class Driven:
+    """A scheduler driven step by step, with everything checked after each."""
+
+    scheduler: Scheduler
+    config: SchedulerConfig
+    depth: int = 0
+    plans: list[StepPlan] = field(default_factory=list)
+    ledger: list[np.void] = field(default_factory=list)
+    finished: list[Request] = field(default_factory=list)
+    in_flight: deque[StepPlan] = field(default_factory=deque)
+    tokens: object = staticmethod(fake_tokens)
+
+    @staticmethod
+    def of(depth: int = 0, eos_ids: frozenset[int] = frozenset(), **knobs: object) -> Driven:
+        chosen = config(**knobs)
+        return Driven(chosen.build(eos_ids), chosen, depth)
+
+    def submit(self, *requests: Request) -> Driven:
+        for request in requests:
+            self._take(self.scheduler.submit(request, 0))
+        return self
+
+    def abort(self, index: int) -> None:
+        self._take(self.scheduler.abort(index))
+        self.scheduler.check_invariants()
+
+    def schedule(self) -> StepPlan | None:
+        plan = self.scheduler.schedule(0)
+        if plan is not None:
+            self._check_plan(plan)
+            self.plans.append(plan)
+            self.in_flight.append(plan)
+        self.scheduler.check_invariants()
+        return plan
+
+    def collect(self) -> Outcome:
+        plan = self.in_flight.popleft()
+        tokens = self.tokens(plan)  # type: ignore[operator]
+        end_ns = plan.step * STEP_NS
+        outcome = self.scheduler.update(StepResult(plan.step, tokens, end_ns - STEP_NS, end_ns, STEP_NS))
+        self._take(outcome)
+        self.scheduler.check_invariants()
+        return outcome
+
+    def step(self) -> StepPlan | None:
+        """Plan one step; collect so that at most `depth` steps stay in flight."""
+        plan = self.schedule()
+        if len(self.in_flight) > self.depth or (plan is None and self.in_flight):
+            self.collect()
+        return plan
+
+    def drain(self, limit: int = 10_000) -> Driven:
+        """Step until idle, then check that the pool is clean and the ledger adds up."""
+        for _ in range(limit):
+            if self.scheduler.idle:
+                break
+            self.step()
+        assert self.scheduler.idle, f"not idle after {limit} steps"
+        self.scheduler.check_invariants()
+        check_identities(self.steps, self.config.max_num_seqs, self.config.kv_blocks)
+        return self
+
+    @property
+    def steps(self) -> np.ndarray:
+        out = np.zeros(len(self.ledger), LEDGER)
+        for i, row in enumerate(self.ledger):
+            out[i] = row
+        return out
+
+    def _take(self, outcome: Outcome) -> None:
+        self.finished += outcome.finished
+        if outcome.ledger_row is not None:
+            self.ledger.append(outcome.ledger_row)
+
+    def _check_plan(self, plan: StepPlan) -> None:
+        c = self.config
+        assert plan.launched_tokens <= c.max_num_batched_tokens
+        assert len(plan.slots) + len(plan.dead_slots) <= c.max_num_seqs
+        assert len(set(plan.slots.tolist())) == len(plan.slots), "two rows in one seat"
+        assert not any(request.finished for request in plan.requests)
+        writes: list[tuple[int, int]] = []
+        for slot, start, count in zip(plan.slots, plan.starts, plan.counts, strict=True):
+            for position in range(int(start), int(start + count)):
+                block = int(plan.tables[slot, position // c.block_size])
+                assert block != 0, "a real token would be written to the dummy block"
+                writes.append((block, position % c.block_size))
+        assert len(set(writes)) == len(writes), "two writers of one place"
+
+
+def run_counting(plan: RequestPlan, chosen: SchedulerConfig, *, depth: int = 0, **pacing: object) -> RunRecord:
+    """A whole run on the virtual clock."""
+    clock = VirtualClock()
+
+    def make(one: Incoming) -> Request:
+        return Request(
+            one.index, one.prompt_tokens, one.output_tokens, scheduled_ns=one.scheduled_ns, sent_ns=one.sent_ns
+        )
+
+    return run_loop(
+        chosen.build(),
+        CountingExecutor(clock),
+        PlanSource(plan, Pacing(plan.arrivals_ugap, **pacing)),  # type: ignore[arg-type]
+        clock,
+        SilentObserver(),
+        planned=len(plan),
+        make_request=make,
+        depth=depth,
+    )
