@@ -1,0 +1,110 @@
+"""Whatever the sizes, modes and aborts: nothing is lost, doubled, exceeded or left waiting."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engines.scheduling.request import Request
+from tests.engines.scheduling.driving import Driven
+
+knobs = st.fixed_dictionaries(
+    {
+        "kv_blocks": st.integers(1, 12),
+        "block_size": st.integers(1, 5),
+        "max_num_seqs": st.integers(1, 6),
+        "max_num_batched_tokens": st.integers(6, 20),
+        "max_model_len": st.integers(8, 60),
+        "mode": st.sampled_from(["continuous", "static"]),
+        "chunked_prefill": st.booleans(),
+        "prefill": st.sampled_from(["decode-first", "prefill-first"]),
+        "static": st.sampled_from(["padded", "compact-held", "compact-freed"]),
+        "on_kv_pressure": st.sampled_from(["recompute", "delay", "reject"]),
+        "watermark": st.sampled_from([0.0, 0.01, 0.3]),
+    }
+)
+lengths = st.tuples(st.integers(1, 24), st.integers(1, 16), st.integers(0, 12))  # prompt, output, submitted at step
+aborts = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 19)), max_size=5)  # at step, index
+
+
+def _requests(wanted: list[tuple[int, int, int]], eos: bool) -> list[tuple[int, Request]]:
+    return [
+        (step, Request(i, prompt, output, prompt=np.zeros(prompt, np.int32), ignore_eos=not eos))
+        for i, (prompt, output, step) in enumerate(wanted)
+    ]
+
+
+def _play(d: Driven, requests: list[tuple[int, Request]], aborting: list[tuple[int, int]]) -> None:
+    """Driven checks conservation, the gate's limits and single writers after every single step."""
+    for step in range(31):
+        d.submit(*(request for at, request in requests if at == step))
+        for _ in (index for at, index in aborting if at == step):
+            d.abort(_)
+        d.step()
+    # Alone each takes at most prompt + output steps; preempted work is redone once per victim at most per admission.
+    d.drain(limit=20_000)
+
+
+@settings(max_examples=250, deadline=None)
+@given(knobs, st.lists(lengths, min_size=1, max_size=20), aborts, st.integers(0, 1), st.booleans())
+def test_every_request_ends_and_the_pool_is_clean(
+    chosen: dict[str, object],
+    wanted: list[tuple[int, int, int]],
+    aborting: list[tuple[int, int]],
+    depth: int,
+    eos: bool,
+) -> None:
+    d = Driven.of(depth=depth, eos_ids=frozenset({3, 11}) if eos else frozenset(), **chosen)
+    requests = _requests(wanted, eos)
+    _play(d, requests, aborting)
+
+    assert sorted(r.index for r in d.finished) == list(range(len(wanted))), "each ends exactly once"
+    for _, request in requests:
+        assert request.output_tokens == len(request.event_steps())
+        match request.finish_reason:
+            case "length":
+                assert request.output_tokens == request.max_output_tokens
+            case "stop":
+                assert eos
+                assert request.output_tokens < request.max_output_tokens
+            case "rejected":
+                assert request.error
+            case reason:
+                assert reason == "aborted"
+                assert request.index in {index for _, index in aborting}
+    steps = d.steps
+    assert steps["step"].tolist() == list(range(1, len(steps) + 1))
+    assert steps["sampled_tokens"].sum() == sum(r.output_tokens for _, r in requests)
+    if chosen["mode"] == "static" or chosen["on_kv_pressure"] != "recompute":
+        assert steps["preempted"].sum() == steps["recomputed_tokens"].sum() == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(knobs, st.lists(lengths, min_size=1, max_size=12), st.integers(0, 1))
+def test_tokens_do_not_depend_on_the_policy(
+    chosen: dict[str, object], wanted: list[tuple[int, int, int]], depth: int
+) -> None:
+    """The fake device's tokens are a function of (request, position), so every policy must give the solo run's."""
+    d = Driven.of(depth=depth, **chosen)
+    requests = _requests(wanted, eos=False)
+    _play(d, requests, [])
+    for _, request in requests:
+        if request.finish_reason == "length":
+            solo = Request(request.index, request.prompt_tokens, request.max_output_tokens)
+            solo.tokens = np.zeros(request.prompt_tokens + request.max_output_tokens, np.int32)
+            Driven.of(kv_blocks=100, max_model_len=100).submit(solo).drain()
+            assert request.tokens is not None
+            assert request.tokens.tolist() == solo.tokens.tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(knobs, st.lists(lengths, min_size=2, max_size=20))
+def test_fcfs_never_lets_anybody_overtake_in_admission(
+    chosen: dict[str, object], wanted: list[tuple[int, int, int]]
+) -> None:
+    d = Driven.of(**chosen)
+    requests = _requests([(p, o, 0) for p, o, _ in wanted], eos=False)
+    _play(d, requests, [])
+    first_seats = [r.stints[0].admitted for _, r in requests if r.stints]
+    assert first_seats == sorted(first_seats)
