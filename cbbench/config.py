@@ -14,6 +14,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from engines.scheduling.config import SchedulerConfig
+from reports.gate import parse_all
+
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
@@ -77,6 +80,23 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         work = {key: value for key, value in msgspec.structs.asdict(self).items() if key not in shown}
         return hashlib.sha256(msgspec.json.encode(work, order="sorted")).hexdigest()[:16]
 
+    def scheduler(self, *, kv_blocks: int, max_model_len: int, max_num_batched_tokens: int) -> SchedulerConfig:
+        """What the scheduler needs to know, once the model and the plan have said the rest. EngineError on conflict."""
+        return SchedulerConfig(
+            kv_blocks=kv_blocks,
+            max_model_len=max_model_len,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            block_size=self.block_size,
+            mode=self.mode,
+            chunked_prefill=self.chunked_prefill is not False,
+            prefill=self.prefill or "decode-first",
+            static=self.static or "padded",
+            admission=self.admission,  # type: ignore[arg-type]  # the others are refused before
+            watermark=self.watermark / 100,
+            on_kv_pressure=self.on_kv_pressure,  # type: ignore[arg-type]
+        )
+
 
 FIELDS = RunConfig.__struct_fields__
 NOT_YET: dict[str, tuple[str, ...]] = {
@@ -99,7 +119,7 @@ def flag(field: str) -> str:
 
 
 def build_config(given: Mapping[str, Any]) -> RunConfig:
-    """Check what was given, alone and together, and fill in what follows from it."""
+    """Check what was given, alone and together."""
     try:
         config = msgspec.convert(dict(given), RunConfig)
     except msgspec.ValidationError as error:
@@ -107,15 +127,7 @@ def build_config(given: Mapping[str, Any]) -> RunConfig:
         raise UsageError(f"{flag(field)}: {problem}") from None
     _refuse_not_yet(config)
     _refuse_conflicts(config)
-    static = config.mode == "static"
-    reserves = static or config.on_kv_pressure == "delay"
-    return msgspec.structs.replace(
-        config,
-        admission=config.admission or ("full-reserve" if reserves else "full-prompt"),
-        static=config.static or ("padded" if static else None),
-        chunked_prefill=None if static else config.chunked_prefill is not False,
-        prefill=None if static else config.prefill or "decode-first",
-    )
+    return config
 
 
 def explain_validation(error: msgspec.ValidationError, given: Mapping[str, Any]) -> tuple[str, str]:
@@ -155,22 +167,19 @@ def _refuse_not_yet(config: RunConfig) -> None:
 
 
 def _refuse_conflicts(config: RunConfig) -> None:
-    if config.mode == "static":
-        if config.admission not in (None, "full-reserve"):
-            raise UsageError(f"--mode static admits full-reserve; --admission {config.admission} cannot go with it")
-        if config.chunked_prefill is False or config.prefill is not None:
-            raise UsageError("--[no-]chunked-prefill and --prefill belong to --mode continuous")
-    elif config.static is not None:
+    if config.mode == "static" and (config.chunked_prefill is False or config.prefill is not None):
+        raise UsageError("--[no-]chunked-prefill and --prefill belong to --mode continuous")
+    if config.mode != "static" and config.static is not None:
         raise UsageError(f"--static {config.static} needs --mode static")
-    if config.on_kv_pressure == "delay" and config.admission not in (None, "full-reserve"):
-        raise UsageError(
-            f"--on-kv-pressure delay needs --admission full-reserve: with {config.admission} it could deadlock"
-        )
-    budget = config.max_num_batched_tokens
-    if budget is not None and budget < config.max_num_seqs:
-        raise UsageError(
-            f"--max-num-batched-tokens {budget} is less than --max-num-seqs {config.max_num_seqs}: "
-            "every seat needs a token per step"
-        )
     if config.temperature == 0 and (config.top_k or config.top_p < 1):
         raise UsageError("--top-k and --top-p need --temperature above 0: temperature 0 is greedy")
+    # The scheduler checks its own settings; any pool, context and budget will do to hear its opinion early.
+    config.scheduler(
+        kv_blocks=config.kv_blocks or 1,
+        max_model_len=config.max_model_len or 1,
+        max_num_batched_tokens=config.max_num_batched_tokens or config.max_num_seqs,
+    )
+    try:
+        parse_all(config.sla)
+    except ValueError as error:
+        raise UsageError(f"--sla: {error}") from None

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from cbbench.config import RunConfig, UsageError, explain_validation
+from workloads.spec import suggestions
 
 Command = Literal["run", "sweep"]
 COMMANDS: tuple[Command, ...] = ("run", "sweep")
@@ -26,14 +27,6 @@ def gather(command: Command, options: Mapping[str, Any]) -> dict[str, Any]:
     flags = {key: value for key, value in options.items() if key not in ours and value is not None and value != []}
     chosen = read_config_file(file, command) | flags
     return suggestions(str(chosen.get("workload", RunConfig().workload))) | chosen
-
-
-def suggestions(workload: str) -> dict[str, Any]:
-    """What a preset suggests, by field name."""
-    from workloads.presets import PRESETS
-
-    preset = PRESETS.get(workload)
-    return {} if preset is None else dict(preset.suggests)
 
 
 def read_config_file(path: Path | None, command: Command) -> dict[str, Any]:

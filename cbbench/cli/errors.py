@@ -26,9 +26,10 @@ def explain(error: BaseException) -> tuple[str, int]:
     # Imported only now that something failed: these load NumPy.
     from cbbench.config import UsageError
     from engines.base import EngineError
-    from workloads.spec import WorkloadError
+    from reports.folder import FolderError
+    from workloads.errors import WorkloadError
 
-    if isinstance(error, EngineError):
+    if isinstance(error, EngineError | FolderError):
         return str(error), error.exit_code
     if isinstance(error, UsageError | WorkloadError):
         return str(error), USAGE

@@ -18,11 +18,14 @@ def command(
             help="What to vary: max-num-seqs, max-num-batched-tokens, kv-blocks, concurrency, rate or mode.",
         ),
     ],
-    values: Annotated[str, typer.Option(metavar="V,V,...", help="The values to try, as in 1,4,16,32.")],
+    values: Annotated[str, typer.Option(metavar="V,V,...", help="The values to try, as in 1,4,16,32. Required.")],
     **given: Any,
 ) -> int:
     """Run the same requests at each value of one setting and recommend one; with -o DIR a broken-off sweep resumes."""
+    from cbbench.config import UsageError
     from cbbench.experiment.sweep import sweep
     from cbbench.settings import gather
 
+    if given.get(param.replace("-", "_")) is not None:
+        raise UsageError(f"--{param} is what the sweep varies; give its values by --values alone")
     return sweep(param, values, gather("sweep", given))

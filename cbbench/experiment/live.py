@@ -1,0 +1,78 @@
+"""The live view on stderr: a thread that looks at one immutable snapshot four times a second. Silent when piped."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from engines.base import Signal
+
+REFRESH_PER_S = 4
+WAITING = Text("waiting for the first step …", style="dim")
+
+
+class LiveView:
+    """The engine's thread replaces `signal`; Rich's thread draws whatever it finds there."""
+
+    def __init__(self, title: str, planned: int) -> None:
+        self.signal: Signal | None = None
+        self.kv_peak = 0.0
+        self._title = title
+        self._planned = planned
+        console = Console(stderr=True)
+        self._live = (
+            Live(console=console, get_renderable=self._draw, refresh_per_second=REFRESH_PER_S, transient=True)
+            if console.is_terminal
+            else None
+        )
+
+    def show(self, signal: Signal) -> None:
+        self.kv_peak = max(self.kv_peak, signal.kv_usage)
+        self.signal = signal
+
+    def __enter__(self) -> LiveView:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def _draw(self) -> RenderableType:
+        signal = self.signal
+        return WAITING if signal is None else panel(self._title, self._planned, signal, self.kv_peak)
+
+
+def panel(title: str, planned: int, signal: Signal, kv_peak: float) -> RenderableType:
+    """One snapshot as a few lines."""
+    seconds = signal.t / 1e9
+    table = Table.grid(padding=(0, 2))
+    table.add_row(
+        Text(title, style="bold"),
+        ProgressBar(total=planned, completed=signal.completed, width=30),
+        f"{signal.completed}/{planned} requests",
+        f"{seconds:.0f} s",
+    )
+    table.add_row(
+        f"running {signal.running}",
+        f"waiting {signal.waiting}",
+        f"KV {signal.kv_usage:.0%} (peak {kv_peak:.0%})",
+        f"preempted {signal.preemptions}",
+    )
+    table.add_row(
+        f"{signal.output_token_per_s:,.0f} tok/s",
+        f"{signal.output_tokens / seconds:,.0f} tok/s so far" if seconds else "",
+        f"TTFT {_ms(signal.ttft_ms)}",
+        f"TPOT {_ms(signal.tpot_ms)}",
+    )
+    return table
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f} ms" if value >= 10 else f"{value:.1f} ms"

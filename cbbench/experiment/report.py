@@ -1,0 +1,51 @@
+"""Results that are already there: shown again, rebuilt after a crash, side by side."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from cbbench.experiment.run import show
+from reports.curves import read_sweep
+from reports.folder import read_run, rebuild
+from reports.render.sweep import sweep_view
+from reports.render.terminal import side_by_side
+from reports.schema import RunFile
+
+
+def report(folder: Path, *, json: bool, timeline: bool) -> int:
+    """`cbbench report RUN|SWEEP`."""
+    if (folder / "sweep.json").exists():
+        return _report_sweep(folder, json=json)
+    show(finished_run(folder), folder, json=json, with_timeline=timeline)
+    return 0
+
+
+def compare(folders: Sequence[Path]) -> int:
+    """`cbbench compare A B`."""
+    runs = [finished_run(folder) for folder in folders]
+    modes = [run.engine.mode for run in runs]
+    labels = None if len(set(modes)) == len(modes) else [folder.name for folder in folders]
+    Console().print(side_by_side(runs, labels))
+    return 0
+
+
+def finished_run(folder: Path) -> RunFile:
+    """run.json; rebuilt from the raw files first if the run never came to write it."""
+    run = read_run(folder)
+    if run.summary is not None:
+        return run
+    print(f"{folder}: the run did not finish; rebuilding run.json from its raw files", file=sys.stderr)
+    return rebuild(folder)
+
+
+def _report_sweep(folder: Path, *, json: bool) -> int:
+    if json:
+        sys.stdout.write((folder / "sweep.json").read_text(encoding="utf-8").rstrip() + "\n")
+        return 0
+    console = Console()
+    console.print(sweep_view(read_sweep(folder), width=console.width))
+    return 0

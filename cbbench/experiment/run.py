@@ -1,0 +1,107 @@
+"""One run: plan, pacing, engine, folder, verdict."""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from cbbench.config import RunConfig
+from cbbench.experiment.bench import Bench, criteria_of, describe_workload
+from cbbench.experiment.environment import environment
+from cbbench.experiment.interrupt import Interrupt
+from cbbench.experiment.live import LiveView
+from engines.base import RequestRow, Signal
+from engines.scheduling.ledger import StepArray
+from reports.folder import RunWriter, read_record
+from reports.gate import exit_code
+from reports.render.terminal import run_view
+from reports.render.timeline import timeline
+from reports.schema import RunFile
+from workloads.pacing import Pacing
+
+
+class Recorder:
+    """The run's Observer: passes what happens on to the files and to the live view, and asks the engine to stop."""
+
+    def __init__(self, writer: RunWriter, live: LiveView, interrupt: Interrupt) -> None:
+        self._writer = writer
+        self._live = live
+        self._interrupt = interrupt
+
+    @property
+    def stopping(self) -> bool:
+        return self._interrupt.requested
+
+    def request_ended(self, row: RequestRow, events: NDArray[np.uint32]) -> None:
+        self._writer.request_ended(row, events)
+
+    def steps_recorded(self, steps: StepArray) -> None:
+        self._writer.steps_recorded(steps)
+
+    def sampled(self, signal: Signal) -> None:
+        self._writer.sampled(signal)
+        self._live.show(signal)
+
+
+def run(config: RunConfig) -> int:
+    """`cbbench run`: the exit code."""
+    folder = Path(config.output) if config.output else default_folder(f"{config.mode}-{config.workload}")
+    bench = Bench(config)
+    result = measure(bench, config, folder, title=f"{config.mode} · {config.workload}")
+    show(result, folder, json=config.json, with_timeline=bool(config.timeline))
+    print(f"results in {folder}", file=sys.stderr)
+    return code_of(result)
+
+
+def measure(bench: Bench, config: RunConfig, folder: Path, title: str) -> RunFile:
+    """Run `config` into `folder`. Ctrl-C ends it early; the result then says that it was interrupted."""
+    plan = bench.plan(config)
+    pacing = Pacing(
+        plan.arrivals_ugap,
+        rate_per_s=config.rate,
+        concurrency=config.concurrency,
+        duration_s=config.duration,
+        drain_s=config.drain,
+    )
+    engine, info = bench.engine(config, plan)
+    header = RunFile(
+        engine=info,
+        workload=describe_workload(config, plan),
+        event_unit="step",
+        environment=environment(),
+        criteria=criteria_of(config),
+    )
+    with Interrupt() as interrupt, RunWriter(folder, header) as writer, LiveView(title, len(plan)) as live:
+        record = engine.run(plan, pacing, Recorder(writer, live, interrupt))
+        return writer.finish(record)
+
+
+def show(result: RunFile, folder: Path, *, json: bool, with_timeline: bool) -> None:
+    """The result on stdout: run.json itself, or the view of it."""
+    if json:
+        sys.stdout.write((folder / "run.json").read_text(encoding="utf-8").rstrip() + "\n")
+        return
+    console = Console()
+    console.print(run_view(result))
+    if with_timeline:
+        console.print(timeline(read_record(folder), result, width=console.width))
+
+
+def code_of(result: RunFile) -> int:
+    return exit_code(
+        interrupted=result.interrupted,
+        validity=result.validity.verdict if result.validity else "ok",
+        sla=[one.verdict for one in result.sla],
+    )
+
+
+def default_folder(name: str) -> Path:
+    """runs/TIME-NAME, with whatever a folder's name should not hold taken out."""
+    word = re.sub(r"[^\w.-]+", "-", name).strip("-")[:60]
+    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{word}"

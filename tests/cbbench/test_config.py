@@ -1,0 +1,84 @@
+"""RunConfig: what is refused, what identifies a run, and that every field is a flag."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cbbench.cli.options import RUN_OPTIONS
+from cbbench.config import FIELDS, NOT_YET, UsageError, build_config, choices
+from engines.base import EngineError
+
+
+def test_options_and_fields_agree() -> None:
+    options = {option.name: option.annotation.__metadata__[0] for option in RUN_OPTIONS}
+    assert set(FIELDS) - set(options) == {"url"}, "url becomes an option together with the engine that needs it"
+    assert set(options) <= set(FIELDS)
+    for field, declaration in options.items():
+        available = [word for word in choices(field) if word not in NOT_YET.get(field, ())]
+        if available:
+            assert sorted(declaration.metavar.split("|")) == sorted(available)
+
+
+def test_every_option_says_its_default() -> None:
+    for option in RUN_OPTIONS:
+        assert "Default: " in option.annotation.__metadata__[0].help, option.name
+
+
+def test_stated_defaults_are_the_real_ones() -> None:
+    defaults = build_config({})
+    for option in RUN_OPTIONS:
+        stated = re.search(r"Default: ([\w.-]+)", option.annotation.__metadata__[0].help)
+        value = getattr(defaults, option.name)
+        if stated and value is not None and value is not False and value != () and option.name != "ignore_eos":
+            assert stated[1].rstrip(".") in (str(value), f"{value:g}" if isinstance(value, float) else ""), option.name
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"num_requests": 0}, ["--num-requests", ">= 1", "0"]),
+        ({"num_requests": "many"}, ["--num-requests", "whole number", "'many'"]),
+        ({"rate": 0}, ["--rate", "> 0"]),
+        ({"mode": "batch"}, ["--mode", "'batch'", "continuous, static"]),
+        ({"top_p": 1.5, "temperature": 1.0}, ["--top-p", "<= 1"]),
+        ({"confidence": 1.0}, ["--confidence", "< 1"]),
+        ({"watermark": 100}, ["--watermark", "< 100"]),
+        ({"speed": 3}, ["--speed", "unknown setting"]),
+        ({"max_num_seq": 3}, ["max-num-seqs"]),
+        ({"engine": "openai"}, ["--engine openai", "not available yet", "reference"]),
+        ({"engine": "simulated"}, ["--engine simulated", "not available yet"]),
+        ({"url": "http://localhost:8000"}, ["--url", "not available yet"]),
+        ({"order": "fair"}, ["--order fair", "not available yet", "fcfs"]),
+        ({"admission": "peak"}, ["--admission peak", "not available yet"]),
+        ({"on_kv_pressure": "swap"}, ["--on-kv-pressure swap", "not available yet", "recompute"]),
+        ({"static": "padded"}, ["--static", "--mode static"]),
+        ({"mode": "static", "admission": "full-prompt"}, ["--admission", "static", "full-reserve"]),
+        ({"mode": "static", "chunked_prefill": False}, ["--mode continuous"]),
+        ({"on_kv_pressure": "delay", "admission": "full-prompt"}, ["--admission", "delay", "full-reserve"]),
+        ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, ["--max-num-batched-tokens", "--max-num-seqs"]),
+        ({"top_k": 5}, ["--top-k", "--temperature"]),
+        ({"sla": ["p99_ttft_ms is low"]}, ["--sla"]),
+    ],
+)
+def test_refused_in_one_line_that_names_the_flag(given: dict[str, object], names: list[str]) -> None:
+    with pytest.raises((UsageError, EngineError)) as caught:
+        build_config(given)
+    message = str(caught.value)
+    assert "\n" not in message
+    for name in names:
+        assert name in message
+
+
+def test_delay_and_static_imply_full_reserve() -> None:
+    for given in ({"on_kv_pressure": "delay"}, {"mode": "static"}, {"mode": "static", "admission": "full-reserve"}):
+        scheduler = build_config(given).scheduler(kv_blocks=8, max_model_len=64, max_num_batched_tokens=64)
+        assert scheduler.effective_admission == "full-reserve"
+
+
+def test_hash_is_of_the_work_not_of_how_it_is_judged_or_shown() -> None:
+    base = build_config({})
+    assert build_config({"sla": ["p99_ttft_ms<=5"], "output": "x", "json": True}).config_hash() == base.config_hash()
+    assert build_config({"max_num_seqs": 8}).config_hash() != base.config_hash()
+    assert build_config({"seed": 1}).config_hash() != base.config_hash()

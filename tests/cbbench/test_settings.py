@@ -1,0 +1,81 @@
+"""cbbench.toml: precedence, and one clear line for everything that can be wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cbbench.config import UsageError, build_config
+from cbbench.settings import gather, read_config_file
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(text: str) -> None:
+    Path("cbbench.toml").write_text(text, encoding="utf-8")
+
+
+def test_no_file_no_settings() -> None:
+    assert read_config_file(None, "run") == {}
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_workload() -> None:
+    write('workload = "bus-stop"\nmax-num-seqs = 7\nseed = 3\nrate = 2\nsla = ["p99_ttft_ms<=500"]\n')
+    config = build_config(gather("run", {"seed": 5, "max_num_seqs": None, "sla": []}))
+    assert (config.seed, config.max_num_seqs, config.rate) == (5, 7, 2.0)
+    assert config.sla == ("p99_ttft_ms<=500",)
+
+
+def test_a_workload_suggests() -> None:
+    assert build_config(gather("run", {"workload": "bus-stop"})).max_num_seqs == 3
+
+
+def test_tables_belong_to_their_command() -> None:
+    write("seed = 1\n[run]\nseed = 2\n[sweep]\nnum_requests = 10\n")
+    assert read_config_file(None, "run") == {"seed": 2}
+    assert read_config_file(None, "sweep") == {"seed": 1, "num_requests": 10}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('max-num-seqs = "many"', ["max-num-seqs", "whole number", "'many'"]),
+        ("max-num-seqs = 1.5", ["max-num-seqs", "whole number", "1.5"]),
+        ("max-num-seqs = 0", ["max-num-seqs", ">= 1"]),
+        ("chunked-prefill = 1", ["chunked-prefill", "true or false"]),
+        ('mode = "batch"', ["mode", "continuous, static"]),
+        ('sla = "p99_ttft_ms<=5"', ["sla", "list"]),
+        ("sla = [5]", ["sla", "[5]"]),
+        ("max-num-seq = 4", ["max-num-seq", "max-num-seqs"]),
+        ("zzz = 4", ["zzz", "unknown setting"]),
+        ("[run]\nseed = -1", ["run.seed", ">= 0"]),
+        ("run = 3", ["run", "table"]),
+        ("[other]\nseed = 1", ["other", "unknown setting"]),
+        ("mode = static\n", ["not valid TOML", "line 1"]),
+    ],
+)
+def test_one_line_names_file_and_key(text: str, names: list[str]) -> None:
+    write(text)
+    with pytest.raises(UsageError) as caught:
+        read_config_file(None, "run")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith("cbbench.toml: ")
+    for name in names:
+        assert name in message
+
+
+def test_not_text() -> None:
+    Path("cbbench.toml").write_bytes(b"seed = \xff\xfe")
+    with pytest.raises(UsageError, match="UTF-8"):
+        read_config_file(None, "run")
+
+
+def test_named_file_must_exist() -> None:
+    with pytest.raises(UsageError, match=r"--config: no\.toml"):
+        read_config_file(Path("no.toml"), "run")

@@ -1,0 +1,40 @@
+"""What loads what: help needs neither NumPy nor torch, and torch is imported by the reference engine alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HELP = "import sys; from cbbench.cli.app import invoke; invoke([*sys.argv[1:], '--help']);"
+LOADED = "print('LOADED', *[name for name in ('numpy', 'torch', 'msgspec', 'scipy') if name in sys.modules])"
+
+
+def loaded_by(code: str, *arguments: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", code + LOADED, *arguments], capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.splitlines()[-1].split()[1:]
+
+
+@pytest.mark.parametrize("arguments", [(), ("run",), ("sweep",), ("report",), ("workload",)])
+def test_help_is_light(arguments: tuple[str, ...]) -> None:
+    assert loaded_by(HELP, *arguments) == []
+
+
+def test_import_is_light() -> None:
+    assert loaded_by("import sys, cbbench;") == []
+
+
+def test_torch_free_rooms() -> None:
+    root = Path(__file__).parents[2]
+    rooms = [root / "workloads", root / "reports", root / "engines" / "scheduling"]
+    files = [root / "engines" / "base.py", root / "engines" / "loop.py"]
+    files += [file for room in rooms for file in room.rglob("*.py")]
+    names = {".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__") for file in files}
+    modules = sorted(names)
+    assert "engines.loop" in modules
+    assert len(modules) > 10
+    assert "torch" not in loaded_by(f"import sys, {', '.join(modules)};")
