@@ -14,7 +14,7 @@ def point_of(value: Value, folder: str, run: RunFile, config_sha256: str = "") -
 
 
 def recommend(param: str, points: Sequence[Point], sla: Sequence[str] = ()) -> Recommendation:
-    """The largest output throughput within the SLA; without SLA the smallest value within 5 % of the best throughput."""
+    """The largest output throughput within the SLA; without one, the smallest value within 5 % of the best."""
     raise NotImplementedError
 
 

@@ -11,22 +11,28 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import RequestRow, RunRecord, Signal
-from engines.scheduling.ledger import StepArray
-from reports.schema import Criteria, RunFile
+from engines.scheduling.ledger import LEDGER, StepArray
+from reports.files import FolderError, disk, read_array, read_json, read_lines, write_atomic
+from reports.gate import parse_all
+from reports.schema import RUN_SCHEMA, Criteria, RunFile
+from reports.summary import completed_run
 
-
-class FolderError(Exception):
-    """A folder that cannot be read or written, in one line. `exit_code`: 2 a user's mistake, 1 the disk."""
-
-    def __init__(self, message: str, exit_code: int = 2) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+RUN, REQUESTS, TOKENS, STEPS, STEPS_DTYPE, SIGNALS = (
+    "run.json",
+    "requests.jsonl",
+    "tokens.bin",
+    "steps.bin",
+    "steps.json",
+    "signals.jsonl",
+)
+TOKEN_DTYPE = np.dtype("<u4")
 
 
 class Loaded(NamedTuple):
@@ -36,31 +42,67 @@ class Loaded(NamedTuple):
 
 class RunWriter:
     """An Observer that keeps everything on disk. Makes `folder`, which must be new or empty; else FolderError.
+    ValueError for a bad SLA expression in the header, before anything is written.
 
+    Every write is flushed, not synced: what a killed process has flushed the operating system still keeps.
     OSErrors (a full disk) come out as FolderError with exit code 1.
     """
 
     stopping = False
 
     def __init__(self, folder: Path, header: RunFile) -> None:
-        raise NotImplementedError
+        self.folder = folder
+        self.header = header
+        self._events = 0
+        self._files: dict[str, BinaryIO] = {}
+        self._encode = msgspec.json.Encoder().encode
+        parse_all(header.criteria.sla)
+        _claim(folder)
+        write_atomic(folder / RUN, header)
+        write_atomic(folder / STEPS_DTYPE, {"dtype": LEDGER.descr})
+        with disk(folder):
+            for name in (REQUESTS, TOKENS, STEPS, SIGNALS):
+                self._files[name] = open(folder / name, "xb")  # noqa: SIM115
 
     def request_ended(self, row: RequestRow, events: NDArray[np.uint32]) -> None:
-        raise NotImplementedError
+        # Where the events lie is the file's business, whatever the engine thinks.
+        if row.events_at != self._events or row.events != events.shape[0]:
+            row = msgspec.structs.replace(row, events_at=self._events, events=events.shape[0])
+        if events.shape[0]:
+            self._append(TOKENS, events.astype(TOKEN_DTYPE, copy=False).tobytes())
+            self._events += events.shape[0]
+        self._append(REQUESTS, self._encode(row) + b"\n")
 
     def steps_recorded(self, steps: StepArray) -> None:
-        raise NotImplementedError
+        self._append(STEPS, steps.tobytes())
 
     def sampled(self, signal: Signal) -> None:
-        raise NotImplementedError
+        self._append(SIGNALS, self._encode(signal) + b"\n")
 
     def finish(self, record: RunRecord) -> RunFile:
-        """Close the raw files, write the whole run.json and return it."""
-        raise NotImplementedError
+        """Close the raw files, write the whole run.json and return it. ValueError for a bad SLA expression."""
+        self.close()
+        run = completed_run(record, self.header)
+        write_atomic(self.folder / RUN, run)
+        return run
 
     def close(self) -> None:
         """Close the raw files; run.json stays the header. Harmless after finish()."""
-        raise NotImplementedError
+        files, self._files = self._files, {}
+        failed: OSError | None = None
+        for file in files.values():
+            try:
+                file.close()
+            except OSError as error:  # the rest must be closed all the same
+                failed = error
+        with disk(self.folder):
+            if failed is not None:
+                raise failed
+
+    def _append(self, name: str, data: bytes) -> None:
+        with disk(self.folder / name):
+            self._files[name].write(data)
+            self._files[name].flush()
 
     def __enter__(self) -> RunWriter:
         return self
@@ -70,8 +112,8 @@ class RunWriter:
 
 
 def read_run(folder: Path) -> RunFile:
-    """run.json, typed. FolderError if it is missing, broken or of another schema."""
-    raise NotImplementedError
+    """run.json, typed; a header alone has no summary. FolderError if it is missing, broken or of another schema."""
+    return read_json(folder / RUN, RunFile, RUN_SCHEMA)
 
 
 def read_record(folder: Path) -> RunRecord:
@@ -80,11 +122,97 @@ def read_record(folder: Path) -> RunRecord:
 
 
 def load(folder: Path) -> Loaded:
-    """The raw events of a run, and what had to be left out of them."""
-    raise NotImplementedError
+    """The raw events of a run, and what had to be left out of them. FolderError if there is no run."""
+    run = read_run(folder)
+    notes: list[str] = []
+    rows = read_lines(folder / REQUESTS, RequestRow, notes)
+    values = read_array(folder / TOKENS, TOKEN_DTYPE, notes).astype(np.uint32, copy=False)
+    steps = _read_steps(folder, notes)
+    if run.event_unit == "step":
+        rows, values = _known_steps(rows, values, steps.shape[0], notes)
+    else:
+        rows = [_cut(row, values.shape[0] - row.events_at, notes) for row in rows]
+    used = max((row.events_at + row.events for row in rows), default=0)
+    record = RunRecord(
+        planned=run.workload.num_requests,
+        rows=rows,
+        event_values=values[:used],  # what follows belongs to a request whose line was not written
+        event_unit=run.event_unit,
+        steps=steps,
+        signals=read_lines(folder / SIGNALS, Signal, notes),
+        interrupted=run.interrupted or run.summary is None,
+    )
+    return Loaded(record, tuple(dict.fromkeys(notes)))
 
 
 def rebuild(folder: Path, criteria: Criteria | None = None) -> RunFile:
     """Compute run.json anew from the raw files, keeping the header, and write it. A run without a summary crashed, so
     it is marked interrupted. `criteria` judges it by other SLAs than its own."""
-    raise NotImplementedError
+    header = read_run(folder)
+    if criteria is not None:
+        header = msgspec.structs.replace(header, criteria=criteria)
+    record, notes = load(folder)
+    run = completed_run(record, header, notes)
+    write_atomic(folder / RUN, run)
+    return run
+
+
+def _claim(folder: Path) -> None:
+    """Make the folder, or take it if it is empty."""
+    with disk(folder):
+        if folder.is_dir():
+            if (folder / RUN).exists():
+                raise FolderError(f"{folder} already holds a run; choose another folder")
+            if any(folder.iterdir()):
+                raise FolderError(f"{folder} is not empty; choose a new or an empty folder")
+        elif folder.exists():
+            raise FolderError(f"{folder} is a file; choose a folder")
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+class _StepsFile(msgspec.Struct):
+    dtype: list[tuple[str, str]]
+
+
+def _read_steps(folder: Path, notes: list[str]) -> StepArray:
+    """The ledger, in today's columns: one that an older version did not write is 0."""
+    if not (folder / STEPS).exists():
+        return np.empty(0, LEDGER)
+    written = np.dtype(read_json(folder / STEPS_DTYPE, _StepsFile).dtype)
+    raw = read_array(folder / STEPS, written, notes)
+    if written == LEDGER:
+        return raw
+    ours, theirs = LEDGER.names or (), written.names or ()
+    steps = np.zeros(raw.shape[0], LEDGER)
+    for name in set(ours) & set(theirs):
+        steps[name] = raw[name]
+    missing = sorted(set(ours) - set(theirs))
+    if missing:
+        notes.append(f"{STEPS}: another version wrote it; taken as 0: {', '.join(missing)}")
+    return steps
+
+
+def _cut(row: RequestRow, available: int, notes: list[str]) -> RequestRow:
+    if row.events <= available:
+        return row
+    notes.append(f"{TOKENS}: the events of some requests are missing")
+    return msgspec.structs.replace(row, events=max(0, available))
+
+
+def _known_steps(
+    rows: list[RequestRow], values: NDArray[np.uint32], steps: int, notes: list[str]
+) -> tuple[list[RequestRow], NDArray[np.uint32]]:
+    """Without the events whose step is not in the ledger: a crash loses the chunk of steps that was not yet written.
+
+    A request's events come in the order of steps, so those beyond the ledger are at its end.
+    """
+    kept = []
+    for row in rows:
+        events = values[row.events_at : row.events_at + row.events]
+        if events.shape[0] < row.events or (events.shape[0] and events[-1] > steps):
+            available = int(np.searchsorted(events, steps, side="right"))
+            notes.append(f"{STEPS} ends at step {steps}: later token events were left out")
+            row = msgspec.structs.replace(row, events=available)
+        kept.append(row)
+    # Values no request refers to any more must still point into the ledger.
+    return kept, np.minimum(values, steps).astype(np.uint32) if steps else values[:0]

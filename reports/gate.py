@@ -1,31 +1,99 @@
-"""SLAs: what a run must meet, whether it does, and how sure that is."""
+"""SLAs as people write them, and what the process ends with. judge.py says whether a run meets them."""
 
 from __future__ import annotations
 
+import difflib
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from reports.metrics import LATENCIES
 from reports.schema import ValidityVerdict, Verdict
+
+LATENCY = re.compile(rf"(?P<stat>p\d{{2,4}}|mean|max)_(?P<latency>{'|'.join(LATENCIES)})")
+RATES = ("output_token_per_s", "total_token_per_s", "request_per_s", "goodput_request_per_s")
+SHARES = {"attainment": False, "failure_rate": True}  # name -> must it stay below its bound
+EXAMPLE = 'write e.g. "p99_ttft_ms<=500", "mean_e2el_ms<=2000", "output_token_per_s>=100" or "failure_rate<=0.01"'
+EXPRESSION = re.compile(r"\s*(?P<metric>\w+)\s*(?P<sign>[<>]=?)\s*(?P<bound>\S+)\s*")
 
 
 @dataclass(frozen=True)
 class Sla:
-    """A parsed expression such as "p99_ttft_ms<=500"."""
+    """A parsed expression such as "p99_ttft_ms<=500". `<` and `<=` mean the same, as do `>` and `>=`."""
 
     expr: str
     metric: str  # p99_ttft_ms, mean_e2el_ms, output_token_per_s, attainment, failure_rate, ...
     upper: bool  # True: the value must not be above the bound; False: not below
     bound: float
 
+    @property
+    def latency(self) -> str | None:
+        """The latency it bounds ("ttft_ms"), None if it bounds something else."""
+        match = LATENCY.fullmatch(self.metric)
+        return match["latency"] if match else None
+
+    @property
+    def stat(self) -> str | None:
+        """p99, mean or max of that latency."""
+        match = LATENCY.fullmatch(self.metric)
+        return match["stat"] if match else None
+
+    @property
+    def quantile(self) -> float | None:
+        """0.99 for p99, 0.999 for p999; None if it is not on a percentile."""
+        stat = self.stat
+        return float(f"0.{stat[1:]}") if stat and stat[0] == "p" else None
+
 
 def parse(expr: str) -> Sla:
     """Read one expression. ValueError says what is wrong with it and what would be right."""
-    raise NotImplementedError
+    match = EXPRESSION.fullmatch(expr)
+    if match is None:
+        raise ValueError(f'SLA "{expr}": not of the form METRIC<=NUMBER or METRIC>=NUMBER; {EXAMPLE}')
+    metric, upper = match["metric"], match["sign"][0] == "<"
+    wants_upper = _wants_upper(expr, metric)
+    if upper != wants_upper:
+        raise ValueError(f'SLA "{expr}": {metric} takes {"<=" if wants_upper else ">="}')
+    try:
+        bound = float(match["bound"])
+    except ValueError:
+        raise ValueError(
+            f'SLA "{expr}": "{match["bound"]}" is not a number (the unit is in the name); {EXAMPLE}'
+        ) from None
+    if not math.isfinite(bound) or bound < 0:
+        raise ValueError(f'SLA "{expr}": the bound must be a finite number, 0 or more')
+    if metric in SHARES and bound > 1:
+        raise ValueError(f'SLA "{expr}": {metric} is a share between 0 and 1, e.g. {bound / 100:g} for {bound:g} %')
+    return Sla(expr, metric, upper, bound)
+
+
+def _wants_upper(expr: str, metric: str) -> bool:
+    match = LATENCY.fullmatch(metric)
+    if match is not None:
+        if match["stat"].strip("p0") == "":
+            raise ValueError(f'SLA "{expr}": {match["stat"]} is no percentile; use p50, p90, p95, p99 or p999')
+        return True
+    if metric in SHARES:
+        return SHARES[metric]
+    if metric in RATES:
+        return False
+    known = [f"{stat}_{name}" for stat in ("p99", "p50", "mean") for name in LATENCIES] + [*RATES, *SHARES]
+    close = difflib.get_close_matches(metric, known, n=1)
+    hint = f'did you mean "{close[0]}"?' if close else EXAMPLE
+    raise ValueError(f'SLA "{expr}": unknown metric "{metric}"; {hint}')
 
 
 def parse_all(exprs: Sequence[str]) -> tuple[Sla, ...]:
     """Read all of a run's expressions. ValueError also when `attainment` has no latency SLA to attain."""
-    raise NotImplementedError
+    slas = tuple(parse(expr) for expr in exprs)
+    if not any(sla.latency not in (None, "itl_ms") for sla in slas):
+        for sla in slas:
+            if sla.metric in ("attainment", "goodput_request_per_s"):
+                raise ValueError(
+                    f'SLA "{sla.expr}": {sla.metric} needs a latency SLA beside it, e.g. "p99_ttft_ms<=500"'
+                )
+    return slas
 
 
 def exit_code(
@@ -38,5 +106,18 @@ def exit_code(
     sla: Sequence[Verdict] = (),
     regression: bool = False,
 ) -> int:
-    """What the process ends with: the first that applies of 130, 2, 1, 6, 7, 5, 3, 4, 0."""
-    raise NotImplementedError
+    """What the process ends with: the first that applies of 130, 2, 1, 6, 7, 5, 3, 4, 0 (DESIGN §8).
+
+    A client that was too slow makes a run inconclusive only when an SLA is judged.
+    """
+    codes = (
+        (130, interrupted),
+        (2, usage_error),
+        (1, unexpected_error),
+        (6, server_died),
+        (7, validity == "invalid"),
+        (5, "inconclusive" in sla or (validity == "client_limited" and bool(sla))),
+        (3, "fail" in sla),
+        (4, regression),
+    )
+    return next((code for code, applies in codes if applies), 0)

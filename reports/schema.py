@@ -5,12 +5,12 @@ Times are ms in latencies and s elsewhere, as every name says. Which number mean
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-RUN_SCHEMA = "cbbench.run/1"
-SWEEP_SCHEMA = "cbbench.sweep/1"
+RUN_SCHEMA: Final = "cbbench.run/1"
+SWEEP_SCHEMA: Final = "cbbench.sweep/1"
 
 Verdict = Literal["pass", "fail", "inconclusive"]
 ValidityVerdict = Literal["ok", "client_limited", "overloaded", "invalid"]
@@ -178,9 +178,10 @@ class Validity(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()
 
 
-class RunFile(msgspec.Struct, frozen=True):
+class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     """run.json. While a run goes on (and after a crash) it is the header alone: summary and validity are None."""
 
+    schema: Literal["cbbench.run/1"] = RUN_SCHEMA
     engine: EngineInfo
     workload: WorkloadInfo
     event_unit: EventUnit
@@ -192,7 +193,6 @@ class RunFile(msgspec.Struct, frozen=True):
     summary: Summary | None = None
     sla: tuple[SlaResult, ...] = ()
     validity: Validity | None = None
-    schema: Literal["cbbench.run/1"] = RUN_SCHEMA
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -222,13 +222,13 @@ class Recommendation(msgspec.Struct, frozen=True):
     evidence: dict[str, float | int | str | None] = {}
 
 
-class SweepFile(msgspec.Struct, frozen=True):
+class SweepFile(msgspec.Struct, frozen=True, kw_only=True):
     """sweep.json."""
 
+    schema: Literal["cbbench.sweep/1"] = SWEEP_SCHEMA
     param: str
     values: tuple[Value, ...]
     points: tuple[Point, ...] = ()
     recommendation: Recommendation | None = None
     sla: tuple[str, ...] = ()
     workload_sha256: str | None = None
-    schema: Literal["cbbench.sweep/1"] = SWEEP_SCHEMA

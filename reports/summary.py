@@ -2,17 +2,143 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
+import numpy as np
+
 from engines.base import RunRecord
-from reports.schema import RunFile, Summary
+from engines.scheduling.ledger import WASTE, Blocked, StepArray
+from reports.gate import parse_all
+from reports.judge import Judge
+from reports.metrics import LATENCIES, RequestTimes, definitions, request_times
+from reports.quantiles import distribution
+from reports.schema import Latency, Requests, RunFile, Signals, SlaResult, Summary, Throughput, Waste
+from reports.steady import steady
+from reports.validity import validity
+
+MOST_ERRORS = 20  # kinds of error listed; a message with a number in it makes many
 
 
 def summarize(record: RunRecord, header: RunFile) -> Summary:
     """The summary of DESIGN §8. ValueError for a bad SLA expression in header.criteria."""
-    raise NotImplementedError
+    return _summarize(record, header, request_times(record))[0]
 
 
 def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ()) -> RunFile:
-    """The header with summary, SLA verdicts, validity and definitions filled in."""
-    raise NotImplementedError
+    """The header with summary, SLA verdicts, validity and definitions filled in. ValueError as in summarize()."""
+    times = request_times(record)
+    summary, results = _summarize(record, header, times)
+    return msgspec.structs.replace(
+        header,
+        definitions=definitions(),
+        interrupted=record.interrupted,
+        notes=tuple(notes),
+        summary=summary,
+        sla=results,
+        validity=validity(
+            times,
+            max_failure_rate=header.criteria.max_failure_rate,
+            open_loop=header.workload.pacing.open_loop,
+            interrupted=record.interrupted,
+        ),
+    )
+
+
+def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple[Summary, tuple[SlaResult, ...]]:
+    slas = parse_all(header.criteria.sla)
+    throughput = _throughput(record, times)
+    judge = Judge(times, throughput, header.criteria, header.workload.pacing.open_loop, record.interrupted)
+    latencies = {name: distribution(times.latency(name), times.effective_n(name)) for name in LATENCIES}
+    summary = Summary(
+        requests=_requests(record, times),
+        throughput=throughput,
+        latency=Latency(**latencies),
+        goodput=judge.goodput(slas),
+        signals=_signals(record, throughput.window_s),
+        waste=_waste(record.steps) if record.steps.size else None,
+    )
+    return summary, judge.results(slas)
+
+
+def _requests(record: RunRecord, times: RequestTimes) -> Requests:
+    errors = Counter(
+        row.finish_reason if row.finish_reason not in (None, "error") else row.error or "error"
+        for row in record.rows
+        if row.status == "failed"
+    )
+    return Requests(
+        planned=record.planned,
+        sent=int(times.was_sent.sum()),
+        completed=int(times.completed.sum()),
+        failed=int(times.failed.sum()),
+        cancelled=int(times.cancelled.sum()),
+        errors=dict(errors.most_common(MOST_ERRORS)),
+    )
+
+
+def _throughput(record: RunRecord, times: RequestTimes) -> Throughput:
+    window_s = (int(times.end_ns.max()) - int(times.scheduled_ns.min())) / 1e9 if len(times) else 0.0
+    if window_s <= 0:
+        return Throughput(0.0, None, None, None)
+    output = int(times.output_tokens[times.completed].sum())
+    prompts = int(times.prompt_tokens[times.completed].sum())
+    return Throughput(
+        window_s=window_s,
+        request_per_s=int(times.completed.sum()) / window_s,
+        output_token_per_s=output / window_s,
+        total_token_per_s=(prompts + output) / window_s,
+        steady=steady(record, times),
+    )
+
+
+def _signals(record: RunRecord, window_s: float) -> Signals:
+    """From the ledger, which misses nothing; from the samples where there is no ledger."""
+    steps = record.steps
+    if not steps.size:
+        return _sampled_signals(record)
+    lasted_ns = np.maximum(steps["end_ns"] - steps["start_ns"], 1)
+    used = steps["kv_used_blocks"] + steps["kv_reserved_blocks"] + steps["kv_pending_blocks"]
+    blocks = used + steps["kv_cached_blocks"] + steps["kv_free_blocks"]
+    usage = used / np.maximum(blocks, 1)
+    reasons, counts = np.unique(steps["blocked"], return_counts=True)
+    return Signals(
+        device_busy=float(steps["busy_ns"].sum() / 1e9 / window_s) if window_s > 0 else None,
+        kv_usage_mean=float(np.average(usage, weights=lasted_ns)),
+        kv_usage_peak=float(usage.max()),
+        running_mean=float(np.average(steps["running"], weights=lasted_ns)),
+        waiting_mean=float(np.average(steps["waiting"], weights=lasted_ns)),
+        preemptions=int(steps["preempted"].sum()),
+        rejected=int(steps["rejected"].sum()),
+        steps=int(steps.size),
+        step_ms_mean=float(lasted_ns.mean() / 1e6),
+        blocked={
+            Blocked(reason).name.lower(): int(count) / steps.size
+            for reason, count in zip(reasons.tolist(), counts, strict=True)
+            if reason != Blocked.NO
+        },
+    )
+
+
+def _sampled_signals(record: RunRecord) -> Signals:
+    samples = record.signals
+    if not samples:
+        return Signals()
+    return Signals(
+        device_busy=float(np.mean([one.device_busy for one in samples])),
+        kv_usage_mean=float(np.mean([one.kv_usage for one in samples])),
+        kv_usage_peak=max(one.kv_usage for one in samples),
+        running_mean=float(np.mean([one.running for one in samples])),
+        waiting_mean=float(np.mean([one.waiting for one in samples])),
+        preemptions=samples[-1].preemptions,
+    )
+
+
+def _waste(steps: StepArray) -> Waste:
+    columns = ("launched_tokens", "useful_tokens", *WASTE, "budget_unused_tokens")
+    slots = ("active_slots", "dead_slots", "idle_slots")
+    return Waste(
+        **{name: int(steps[name].sum()) for name in columns},
+        **{name.replace("_slots", "_slot_steps"): int(steps[name].sum(dtype=np.int64)) for name in slots},
+    )

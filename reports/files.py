@@ -1,0 +1,103 @@
+"""Files that are whole or not there, and files that are read as far as they are whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+
+class FolderError(Exception):
+    """A folder that cannot be read or written, in one line. `exit_code`: 2 a user's mistake, 1 the disk."""
+
+    def __init__(self, message: str, exit_code: int = 2) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@contextmanager
+def disk(path: Path) -> Iterator[None]:
+    """An OSError in here comes out as a FolderError of one line: `PATH: No space left on device`."""
+    try:
+        yield
+    except OSError as error:
+        raise FolderError(f"{path}: {error.strerror or error}", exit_code=1) from error
+
+
+def write_atomic(path: Path, content: object) -> None:
+    """JSON for people to read, replaced at once: whoever reads sees the old file or the new one."""
+    data = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+    temporary = path.with_name(path.name + ".tmp")
+    with disk(path):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())  # else a power cut may leave the new name with nothing in it
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def read_json(path: Path, kind: type[T], schema: str | None = None) -> T:
+    """A typed file. FolderError names what is missing or wrong in it, and a `schema` other than the wanted one."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise FolderError(f"{path}: no such file") from None
+    except OSError as error:
+        raise FolderError(f"{path}: {error.strerror}") from error
+    try:
+        if schema is not None:
+            found = msgspec.json.decode(data, type=dict[str, Any]).get("schema")
+            if found != schema:
+                raise FolderError(f'{path}: its schema is "{found}", not "{schema}"')
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FolderError(f"{path}: {error}") from None
+
+
+def read_lines(path: Path, kind: type[T], notes: list[str]) -> list[T]:
+    """One value per line. A torn last line and corrupt ones are left out, and a note says how many."""
+    if not path.exists():
+        return []
+    with disk(path):
+        data = path.read_bytes()
+    decoder = msgspec.json.Decoder(kind)
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        notes.append(f"{path.name}: the last line was torn and is left out")
+    try:
+        return decoder.decode_lines(whole)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    values = []
+    corrupt = 0
+    for line in whole.splitlines():
+        try:
+            values.append(decoder.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            corrupt += 1
+    notes.append(f"{path.name}: {corrupt} corrupt lines are left out")
+    return values
+
+
+def read_array(path: Path, dtype: np.dtype[Any], notes: list[str]) -> NDArray[Any]:
+    """Values of a fixed size, as many as are whole."""
+    if not path.exists():
+        return np.empty(0, dtype)
+    with disk(path):
+        data = path.read_bytes()
+    whole = len(data) // dtype.itemsize * dtype.itemsize
+    if whole < len(data):
+        notes.append(f"{path.name}: the last value was torn and is left out")
+    return np.frombuffer(data[:whole], dtype)

@@ -1,0 +1,217 @@
+"""Whether a run meets its SLAs: pass, fail, or too little data to tell.
+
+A percentile SLA says "at least a share p of all requests is within the bound", and so does a share SLA. Both are
+accepted by the binomial early-stopping test of MLPerf's loadgen (early_stopping.cc): with t violations, it takes
+
+    the smallest h with I_p(h, t + 1) <= 1 - confidence
+
+requests within the bound, where I is the regularised incomplete beta function. It fails when the measured value is
+itself beyond the bound. Failed and missing requests are violations. Counts are those of the effective sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from scipy.special import betainc, stdtrit
+
+from reports.gate import Sla
+from reports.metrics import BoolArray, RequestTimes
+from reports.quantiles import FloatArray, effective_n, wilson_interval
+from reports.schema import Criteria, Goodput, SlaResult, Throughput, Verdict
+
+OPEN_LOOP = {"ttft_ms": "ttft_sched_ms", "e2el_ms": "e2el_sched_ms"}
+
+
+def accepts(total: int, violations: int, p: float, confidence: float) -> bool:
+    """Do `total` independent requests, `violations` of them beyond the bound, prove that a share p is within it?"""
+    within = total - violations
+    return within > 0 and float(betainc(within, violations + 1, p)) <= 1 - confidence
+
+
+def total_needed(violations: int, p: float, confidence: float) -> int:
+    """The smallest number of independent requests that proves it with this many violations (P99 at 0.95: 299, 473)."""
+    high = 1
+    while not accepts(high, violations, p, confidence):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if accepts(middle, violations, p, confidence) else (middle, high)
+    return high
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Judges one run."""
+
+    times: RequestTimes
+    throughput: Throughput
+    criteria: Criteria
+    open_loop: bool = False
+    interrupted: bool = False
+
+    def results(self, slas: Sequence[Sla]) -> tuple[SlaResult, ...]:
+        return tuple(self._result(sla, slas) for sla in slas)
+
+    def goodput(self, slas: Sequence[Sla]) -> Goodput:
+        """Requests that met the loosest bound of every latency SLA, per second of the window and as a share."""
+        good, n_eff = self._good(slas)
+        if good.shape[0] == 0:
+            return Goodput()
+        share = float(good.mean())
+        window_s = self.throughput.window_s
+        return Goodput(
+            request_per_s=int(good.sum()) / window_s if window_s > 0 else None,
+            attainment=share,
+            attainment_ci=wilson_interval(share, n_eff),
+        )
+
+    def _result(self, sla: Sla, slas: Sequence[Sla]) -> SlaResult:
+        if sla.latency is not None:
+            latency = OPEN_LOOP.get(sla.latency, sla.latency) if self.open_loop else sla.latency
+            values, n_eff = self._sample(latency)
+            metric = f"{sla.stat}_{latency}"
+            if values.shape[0] == 0:
+                return self._plain(sla, metric, None, 0)
+            if sla.stat == "mean":
+                return self._mean(sla, metric, values, n_eff)
+            if sla.stat == "max":
+                return self._plain(sla, metric, float(values.max()), values.shape[0])
+            assert sla.quantile is not None  # the only kind left
+            return self._share(sla, metric, quantile(values, sla.quantile), values > sla.bound, n_eff, sla.quantile)
+        if sla.metric == "attainment":
+            good, n_eff = self._good(slas)
+            return self._share(sla, sla.metric, float(good.mean()) if good.size else None, ~good, n_eff, sla.bound)
+        if sla.metric == "failure_rate":
+            failed = self.times.failed[self._counted()]
+            share = float(failed.mean()) if failed.size else None
+            return self._share(sla, sla.metric, share, failed, effective_n(failed.astype(float)), 1 - sla.bound)
+        at_goodput = sla.metric == "goodput_request_per_s"
+        rate = self.goodput(slas).request_per_s if at_goodput else getattr(self.throughput, sla.metric)
+        return self._plain(sla, sla.metric, rate, int(self.times.completed.sum()))
+
+    def _counted(self) -> BoolArray:
+        """Requests that must meet the SLA: all that ended, except those an interrupt cancelled."""
+        return ~self.times.cancelled if self.interrupted else np.ones(len(self.times), dtype=np.bool_)
+
+    def _sample(self, latency: str) -> tuple[FloatArray, float]:
+        """Values in order of sending, infinite where a request failed or lacks one, and their effective number."""
+        counted = self._counted()
+        if latency == "itl_ms":
+            lost = np.full(int((counted & ~self.times.completed).sum()), np.inf)
+            values = np.concatenate([self.times.itl_ms, lost])
+            independent = self.times.effective_n(latency) / max(1, self.times.itl_ms.shape[0])
+            return values, values.shape[0] * independent
+        if latency == "tpot_ms":
+            counted = counted & ~self.times.single_token
+        values = self.times.latency(latency)[counted]
+        missing = np.isnan(values)
+        if not values.size:
+            return values, 0.0
+        # Failures may come in bursts while the others' latencies look independent: the worse of the two counts.
+        present = values[~missing]
+        independent = effective_n(missing.astype(float)) / values.size
+        if present.size:
+            independent = min(independent, effective_n(present) / present.size)
+        return np.where(missing, np.inf, values), values.size * independent
+
+    def _good(self, slas: Sequence[Sla]) -> tuple[BoolArray, float]:
+        """Which requests met every latency SLA, and their effective number. Empty without such an SLA.
+
+        ITL is judged over pooled gaps and not per request, so it is not part of this.
+        """
+        loosest: dict[str, float] = {}
+        for sla in slas:
+            if sla.latency is not None and sla.latency != "itl_ms":
+                latency = OPEN_LOOP.get(sla.latency, sla.latency) if self.open_loop else sla.latency
+                loosest[latency] = max(sla.bound, loosest.get(latency, 0.0))
+        counted = self._counted()
+        if set(loosest) == {"tpot_ms"}:
+            counted = counted & ~self.times.single_token
+        if not loosest or not counted.any():
+            return np.empty(0, dtype=np.bool_), 0.0
+        good = self.times.completed.copy()
+        for latency, bound in loosest.items():
+            within = self.times.latency(latency) <= bound  # NaN is not within
+            good &= (within | self.times.single_token) if latency == "tpot_ms" else within
+        good = good[counted]
+        shares = [n_eff / values.size for values, n_eff in map(self._sample, loosest) if values.size]
+        return good, good.shape[0] * min(effective_n(good.astype(float)) / good.shape[0], *shares)
+
+    def _share(
+        self, sla: Sla, metric: str, value: float | None, violated: BoolArray, n_eff: float, p: float
+    ) -> SlaResult:
+        """At least a share p without violation?"""
+        n, confidence = violated.shape[0], self.criteria.confidence
+        if value is None or not 0 < p < 1:  # all or none is said of this run: no sample can prove it of the next
+            return self._plain(sla, metric, value, n)
+        done = partial(self._build, sla, metric, value, n, n_eff)
+        violations = int(violated.sum())
+        total = math.floor(n_eff + 1e-9)
+        counted = min(total, math.ceil(violations * n_eff / n - 1e-9))
+        unit = "gaps" if metric.endswith("itl_ms") else "requests"
+        said = f"{violations or 'none'} of {n} {unit} beyond it"
+        if total < n:
+            said += f"; they depend on each other and are worth {total} independent ones"
+        if value > sla.bound if sla.upper else value < sla.bound:
+            return done("fail", said)
+        if accepts(total, counted, p, confidence):
+            return done("pass", said)
+        needed = math.ceil(total_needed(counted, p, confidence) * n / n_eff - 1e-9)
+        return done("inconclusive", f"{said}; {confidence:.0%} confidence takes at least {needed} {unit}", needed)
+
+    def _mean(self, sla: Sla, metric: str, values: FloatArray, n_eff: float) -> SlaResult:
+        """One-sided t bound on the effective sample; over completed requests, so not with too many failures."""
+        present = values[np.isfinite(values)]
+        n, confidence, allowed = present.shape[0], self.criteria.confidence, self.criteria.max_failure_rate
+        mean = float(present.mean()) if n else None
+        done = partial(self._build, sla, metric, mean, n, n_eff)
+        lost = 1 - n / values.shape[0]
+        if mean is None or lost > allowed:
+            return done("fail", f"{lost:.1%} of the requests have no latency, more than {allowed:.1%}")
+        if mean > sla.bound:
+            return done("fail", f"the mean of {n} requests is beyond it")
+        if n_eff < 2:
+            return done("inconclusive", f"{n} requests are worth one independent one")
+        t = float(stdtrit(n_eff - 1, confidence))
+        upper = mean + t * float(present.std(ddof=1)) / math.sqrt(n_eff)
+        said = f"the true mean is below {upper:.4g} with {confidence:.0%} confidence"
+        return done("pass" if upper <= sla.bound else "inconclusive", said)
+
+    def _plain(self, sla: Sla, metric: str, value: float | None, n: int) -> SlaResult:
+        """One number of this run against its bound; nothing is proved of another run."""
+        done = partial(self._build, sla, metric, value, n, None)
+        if value is None:
+            return done("inconclusive", "nothing was measured")
+        within = value <= sla.bound if sla.upper else value >= sla.bound
+        return done("pass" if within else "fail", "judged by this run's value alone")
+
+    def _build(
+        self,
+        sla: Sla,
+        metric: str,
+        value: float | None,
+        n: int,
+        n_eff: float | None,
+        verdict: Verdict,
+        reason: str,
+        needed: int | None = None,
+    ) -> SlaResult:
+        shown = value if value is not None and math.isfinite(value) else None
+        confidence = self.criteria.confidence
+        return SlaResult(sla.expr, metric, shown, sla.bound, confidence, n, n_eff, verdict, reason, needed)
+
+
+def quantile(values: FloatArray, p: float) -> float:
+    """Linear interpolation like NumPy's, but infinite once an infinite value takes part (NumPy gives NaN)."""
+    ordered = np.sort(values)
+    at = p * (ordered.shape[0] - 1)
+    low = math.floor(at)
+    if at == low or math.isinf(ordered[low]):
+        return float(ordered[low])
+    return float(ordered[low] + (ordered[low + 1] - ordered[low]) * (at - low))

@@ -1,0 +1,183 @@
+"""Latencies of single requests, from the raw times of a RunRecord.
+
+    scheduled   sent        first                     last        end
+        |--------|------------|----|----|----|----|-----|-----------|
+                 |<-- TTFT -->|<------- (N-1) TPOT ---->|
+                 |<---------------- E2EL -------------->|            each gap between token events is one ITL
+        |<---- TTFT, E2EL from the scheduled time ...
+
+NaN marks what a request does not have; it stays inside these arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engines.base import MISSING, RunRecord
+from reports.quantiles import TAU_SAMPLE, FloatArray, effective_n
+from workloads.plan import IntColumn
+
+BoolArray = NDArray[np.bool_]
+
+PER_REQUEST = ("ttft_ms", "tpot_ms", "e2el_ms", "ttft_sched_ms", "e2el_sched_ms")
+LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms", "ttft_sched_ms", "e2el_sched_ms")
+
+
+@dataclass(frozen=True, eq=False)
+class RequestTimes:
+    """Columns over the requests that ended, in order of sending. Only completed ones have latencies."""
+
+    completed: BoolArray
+    failed: BoolArray  # rejected ones too
+    rejected: BoolArray
+    cancelled: BoolArray
+    was_sent: BoolArray
+    single_token: BoolArray  # completed with the one token it was asked for, so a TPOT cannot exist
+    prompt_tokens: IntColumn
+    output_tokens: IntColumn
+    scheduled_ns: IntColumn
+    first_ns: IntColumn  # MISSING where no token came
+    last_ns: IntColumn
+    end_ns: IntColumn
+    ttft_ms: FloatArray
+    tpot_ms: FloatArray
+    e2el_ms: FloatArray
+    ttft_sched_ms: FloatArray
+    e2el_sched_ms: FloatArray
+    itl_ms: FloatArray  # all gaps between token events of completed requests, request after request
+    itl_event: IntColumn  # the event that ended each of these gaps, as an index into event_ns
+    event_ns: IntColumn  # when every token event of the record came
+
+    def __len__(self) -> int:
+        return int(self.completed.shape[0])
+
+    def latency(self, metric: str) -> FloatArray:
+        """The column of one of LATENCIES."""
+        column: FloatArray = getattr(self, metric)
+        return column
+
+    def effective_n(self, metric: str) -> float:
+        """What the values of a metric are worth as independent ones. Gaps are put in order of time for it: the gaps
+        of one engine step are as good as one."""
+        values = self.latency(metric)
+        if metric == "itl_ms":
+            start = max(0, (values.shape[0] - TAU_SAMPLE) // 2)
+            part = slice(start, start + TAU_SAMPLE)
+            in_time = values[part][np.argsort(self.event_ns[self.itl_event[part]], kind="stable")]
+            return float(values.shape[0] / max(1, in_time.shape[0]) * effective_n(in_time))
+        return effective_n(values[~np.isnan(values)])
+
+
+def request_times(record: RunRecord) -> RequestTimes:
+    """Latencies of every request that ended: TTFT f-s, TPOT (l-f)/(N-1), E2EL l-s, ITL between token events."""
+    sent = record.column_ns("sent")
+    scheduled = record.column_ns("scheduled")
+    order = np.lexsort((record.column("i"), np.where(sent == MISSING, scheduled, sent)))
+    status = np.array([row.status for row in record.rows], dtype=np.str_)[order]
+    reason = np.array([row.finish_reason or "" for row in record.rows], dtype=np.str_)[order]
+    sent, scheduled = sent[order], scheduled[order]
+    first, last = record.column_ns("first")[order], record.column_ns("last")[order]
+    tokens = record.column("output_tokens")[order]
+    completed = status == "completed"
+    event_ns = record.event_times_ns()
+    itl_event = _gap_ends(record)
+    return RequestTimes(
+        completed=completed,
+        failed=status == "failed",
+        rejected=(status == "failed") & (reason == "rejected"),
+        cancelled=status == "cancelled",
+        was_sent=sent != MISSING,
+        single_token=completed & (tokens == 1) & (reason == "length"),
+        prompt_tokens=record.column("prompt_tokens")[order],
+        output_tokens=tokens,
+        scheduled_ns=scheduled,
+        first_ns=first,
+        last_ns=last,
+        end_ns=record.column_ns("end")[order],
+        ttft_ms=_between_ms(sent, first, completed),
+        # A single event cannot show how fast tokens came, however many it carried.
+        tpot_ms=_between_ms(first, last, completed & (tokens >= 2) & (last > first)) / np.maximum(tokens - 1, 1),
+        e2el_ms=_between_ms(sent, last, completed),
+        ttft_sched_ms=_between_ms(scheduled, first, completed),
+        e2el_sched_ms=_between_ms(scheduled, last, completed),
+        itl_ms=(event_ns[itl_event] - event_ns[itl_event - 1]) / 1e6,
+        itl_event=itl_event,
+        event_ns=event_ns,
+    )
+
+
+def _between_ms(begin_ns: IntColumn, end_ns: IntColumn, wanted: BoolArray) -> FloatArray:
+    known = wanted & (begin_ns != MISSING) & (end_ns != MISSING)
+    return np.where(known, (end_ns - begin_ns) / 1e6, np.nan)
+
+
+def _gap_ends(record: RunRecord) -> IntColumn:
+    """Indices of the token events that end a gap: all events of completed requests but their first."""
+    at, count = record.column("events_at"), record.column("events")
+    keep = np.array([row.status == "completed" for row in record.rows], dtype=np.bool_) & (count > 0)
+    at, count = at[keep], count[keep]
+    # +1 where a request's events begin, -1 behind their end: the running sum marks the events that count.
+    marks = np.zeros(record.event_values.shape[0] + 1, dtype=np.int8)
+    marks[at] += 1
+    marks[at + count] -= 1
+    counts = np.cumsum(marks[:-1], dtype=np.int8).astype(np.bool_)
+    counts[at] = False
+    return np.flatnonzero(counts)
+
+
+def definitions() -> dict[str, str]:
+    """One sentence per key of the summary; written into every run.json."""
+    return dict(_DEFINITIONS)
+
+
+_DEFINITIONS = {
+    "requests": "planned: in the workload; sent: handed to the engine; errors: failed requests by finish reason.",
+    "throughput.window_s": "From the first scheduled time to the last end of a request.",
+    "throughput.request_per_s": "Completed requests per second of the window.",
+    "throughput.output_token_per_s": "Output tokens of completed requests per second of the window.",
+    "throughput.total_token_per_s": "Prompt and output tokens of completed requests per second of the window.",
+    "throughput.steady": (
+        "Token events of all requests, and completions, per second between start_s and end_s: from when the number of "
+        "requests that stream reaches 90 % of its median to when the last request got its first token."
+    ),
+    "latency": (
+        "Milliseconds over completed requests; percentiles interpolate linearly, std is the population's; p99_ci is a "
+        "two-sided 95 % interval by order statistics on the effective sample (requests over the autocorrelation time "
+        "in order of sending), null below 368."
+    ),
+    "ttft_ms": "Time to first token: from sending to the first token event.",
+    "tpot_ms": "Time per output token: (last - first token event) / (output tokens - 1); null under two tokens.",
+    "itl_ms": "Inter-token latency: gaps between consecutive token events, pooled over completed requests.",
+    "e2el_ms": "End-to-end latency: from sending to the last token event.",
+    "ttft_sched_ms": "TTFT from the scheduled time, so a late send counts; SLAs in open loop use it.",
+    "e2el_sched_ms": "E2EL from the scheduled time, so a late send counts; SLAs in open loop use it.",
+    "goodput.request_per_s": "Requests that completed and met the loosest bound of every latency SLA, per second.",
+    "goodput.attainment": (
+        "Share of ended requests that met them; failed and cancelled ones are misses, except those cancelled by an "
+        "interrupt. attainment_ci is Wilson's 95 % interval on the effective sample."
+    ),
+    "signals.device_busy": "Share of the window in which the device worked.",
+    "signals.kv_usage_mean": "Share of usable KV blocks in use or promised, averaged over step time.",
+    "signals.kv_usage_peak": "The largest such share in any step.",
+    "signals.running_mean": "Unfinished requests in a seat, averaged over step time.",
+    "signals.waiting_mean": "Requests in the waiting queue, averaged over step time.",
+    "signals.preemptions": "How often a running request lost its KV and had to wait again.",
+    "signals.rejected": "Requests refused because they could never fit or because of KV pressure.",
+    "signals.blocked": "Share of steps in which the head of the queue was not admitted, by reason.",
+    "waste.launched_tokens": "Tokens the device computed: useful plus all the kinds of waste below.",
+    "waste.useful_tokens": "Prompt and output tokens computed once, for a request that wanted them.",
+    "waste.prompt_padding_tokens": "Padding before shorter prompts of a padded static batch.",
+    "waste.bucket_padding_tokens": "Padding to the next launched shape.",
+    "waste.dead_row_tokens": "Rows of finished requests still launched until their static batch ends.",
+    "waste.recomputed_tokens": "Tokens computed again after a preemption.",
+    "waste.discarded_tokens": "Tokens computed for a request that had ended already.",
+    "waste.idle_slot_steps": "Seats times steps in which nobody sat there, or a finished request held it.",
+    "waste.dead_slot_steps": "Seats times steps in which a finished request was still launched.",
+    "sla": (
+        "A percentile SLA passes when the binomial early-stopping test accepts it at the confidence on the effective "
+        "sample, failures counted as violations; it fails when the value is beyond the bound; else it is inconclusive."
+    ),
+}

@@ -1,0 +1,127 @@
+"""Percentiles, and how far to trust them.
+
+Latencies of one run are not independent: whoever arrives while the queue is long waits long, and so does the next one.
+n requests are then worth n / tau independent ones, where tau is the integrated autocorrelation time in order of
+sending, and every interval and every test here is on that effective sample.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import bdtr, ndtri
+
+from reports.schema import Distribution
+
+FloatArray = NDArray[np.float64]
+
+# tau is a property of the process, so a stretch of this many values from the middle is enough to estimate it.
+TAU_SAMPLE = 1 << 18
+
+# White noise of length n has lag sums of standard deviation sqrt(m / n). Only what lies beyond 2.5 of them counts as
+# dependence, else the noise of the estimate alone would take a fifth off every independent sample.
+NOISE_LIMIT = 2.5
+NOISE_LAGS = (1, 4, 16, 64)
+
+
+def autocorrelation(values: FloatArray) -> FloatArray:
+    """rho[0..n-1] by FFT; the biased estimate (divides by n), which keeps the sequence positive definite."""
+    n = values.shape[0]
+    centred = values - values.mean()
+    spectrum = np.fft.rfft(centred, 1 << (2 * n - 1).bit_length())
+    covariance = np.fft.irfft(spectrum * spectrum.conj())[:n]
+    return np.asarray(covariance / covariance[0], dtype=np.float64)
+
+
+def autocorrelation_time(values: FloatArray) -> float:
+    """tau = 1 + 2 * sum of rho(k), at least 1, of a series in order of sending.
+
+    Geyer's initial monotone sequence (Practical Markov Chain Monte Carlo, 1992): the sums rho(2k) + rho(2k+1) of a
+    stationary process decrease and stay positive, so they are added up to the first that is not positive, each no
+    larger than the one before. 1 where the series shows no more dependence than white noise of its length would.
+    """
+    if values.shape[0] > TAU_SAMPLE:
+        start = (values.shape[0] - TAU_SAMPLE) // 2
+        values = values[start : start + TAU_SAMPLE]
+    n = values.shape[0]
+    if n < 4 or np.ptp(values) <= 1e-12 * max(1.0, float(np.abs(values).max())):
+        return 1.0
+    rho = autocorrelation(values)
+    lag_sums = np.cumsum(rho[1:])
+    if all(lag_sums[m - 1] <= NOISE_LIMIT * math.sqrt(m / n) for m in NOISE_LAGS if m < n):
+        return 1.0
+    pairs = rho[: n // 2 * 2].reshape(-1, 2).sum(axis=1)
+    ended = np.flatnonzero(pairs <= 0)
+    pairs = np.minimum.accumulate(pairs[: ended[0]] if ended.size else pairs)
+    return float(np.clip(2 * pairs.sum() - 1, 1.0, n))
+
+
+def effective_n(values: FloatArray) -> float:
+    """How many independent values this series is worth, in order of sending: n / tau."""
+    n = values.shape[0]
+    return float(n / autocorrelation_time(values))
+
+
+def rank_interval(n: int, p: float, confidence: float) -> tuple[int, int] | None:
+    """Ranks (from 1) of the order statistics that enclose the p-quantile of n independent values with `confidence`,
+    each tail taking half of the rest: P(Bin(n, p) < low) and P(Bin(n, p) >= high). None if n is too small for one
+    (under 368 for P99 at 0.95). Distribution-free; papers.md 3.4."""
+    tail = (1 - confidence) / 2
+    ranks = np.arange(n + 1)
+    at_most = bdtr(ranks, n, p)  # P(Bin <= rank)
+    low = int(np.searchsorted(at_most, tail, side="right"))  # P(Bin <= low - 1) <= tail
+    high = int(np.searchsorted(at_most, 1 - tail, side="left")) + 1  # P(Bin <= high - 1) >= 1 - tail
+    return (low, high) if low >= 1 and high <= n else None
+
+
+def quantile_interval(
+    ordered: FloatArray, p: float, n_eff: float, confidence: float = 0.95
+) -> tuple[float, float] | None:
+    """The p-quantile's interval from sorted values that are worth `n_eff` independent ones.
+
+    The ranks are those of n_eff values, stretched to the ranks of all values, outwards.
+    """
+    n, m = ordered.shape[0], math.floor(n_eff)
+    ranks = rank_interval(m, p, confidence) if m else None
+    if ranks is None:
+        return None
+    low, high = math.floor(ranks[0] * n / m), min(n, math.ceil(ranks[1] * n / m))
+    return float(ordered[low - 1]), float(ordered[high - 1])
+
+
+def wilson_interval(share: float, n_eff: float, confidence: float = 0.95) -> tuple[float, float] | None:
+    """Wilson's score interval of a share of `n_eff` independent trials. None without a trial."""
+    if n_eff < 1:
+        return None
+    z = float(ndtri((1 + confidence) / 2))
+    centre = share + z * z / (2 * n_eff)
+    half = z * math.sqrt(share * (1 - share) / n_eff + z * z / (4 * n_eff * n_eff))
+    scale = 1 + z * z / n_eff
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
+def distribution(values: FloatArray, n_eff: float | None = None) -> Distribution:
+    """Count, mean, population standard deviation and percentiles by linear interpolation (NumPy's default), without
+    missing values (NaN). `values` in order of sending, unless n_eff says what they are worth."""
+    values = values[~np.isnan(values)]
+    n = values.shape[0]
+    if n == 0:
+        return Distribution(count=0)
+    if n_eff is None:
+        n_eff = effective_n(values)
+    ordered = np.sort(values)
+    p50, p90, p95, p99, p999 = (float(q) for q in np.percentile(ordered, [50, 90, 95, 99, 99.9]))
+    return Distribution(
+        count=n,
+        mean=float(values.mean()),
+        std=float(values.std()),
+        p50=p50,
+        p90=p90,
+        p95=p95,
+        p99=p99,
+        p999=p999,
+        p99_ci=quantile_interval(ordered, 0.99, n_eff),
+        max=float(ordered[-1]),
+    )

@@ -1,0 +1,77 @@
+"""Throughput while the engine was neither filling up nor running empty.
+
+A run that starts empty and ends empty is slower at both ends, and the shorter it is the more that weighs. Only raw
+times are used, so every engine and every kind of loop is cut alike:
+
+    requests that stream (between first and last token)
+        ________      ____
+       /        \\____/    \\___
+      /                       \\___
+     /|                  |        \\__
+      start: 90 % of     end: the last request gets its first token,
+      its median         so nobody waits any more and seats run empty
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engines.base import MISSING, RunRecord
+from reports.metrics import RequestTimes
+from reports.schema import Steady
+
+FULL = 0.9  # of the median
+
+
+def steady(record: RunRecord, times: RequestTimes) -> Steady | None:
+    """The steady window and what was delivered in it, a token counting when it came, not when its request ended.
+
+    None when there is no such window, or when no request completed in it.
+    """
+    bounds = _window_ns(times)
+    if bounds is None:
+        return None
+    start, end = bounds
+    done = times.completed & (times.last_ns > start) & (times.last_ns <= end)
+    if not done.any():
+        return None
+    at = times.event_ns
+    inside = (at > start) & (at <= end)
+    # Events of a request share its tokens evenly: a server may send several tokens in one event.
+    events, tokens = record.column("events"), record.column("output_tokens")
+    if np.array_equal(events, tokens):
+        delivered = float(np.count_nonzero(inside))
+    else:
+        per_event = np.zeros(at.shape[0])
+        for first, count, total in zip(record.column("events_at"), events, tokens, strict=True):
+            if count:
+                per_event[first : first + count] = total / count
+        delivered = float(per_event[inside].sum())
+    seconds = (end - start) / 1e9
+    return Steady(
+        start_s=start / 1e9,
+        end_s=end / 1e9,
+        request_per_s=int(done.sum()) / seconds,
+        output_token_per_s=delivered / seconds,
+    )
+
+
+def _window_ns(times: RequestTimes) -> tuple[int, int] | None:
+    streamed = times.first_ns != MISSING
+    if not streamed.any():
+        return None
+    first, last = times.first_ns[streamed], times.last_ns[streamed]
+    at = np.concatenate([first, last])
+    change = np.repeat([1, -1], first.shape[0])
+    order = np.argsort(at, kind="stable")
+    at, streaming = at[order], np.cumsum(change[order])
+    end = int(first.max())
+    # Median over time, so each count weighs as long as it lasted; up to `end`, as the rest is the drain.
+    lasted = np.diff(np.minimum(at, end), append=end)
+    by_count = np.argsort(streaming, kind="stable")
+    weight = np.cumsum(lasted[by_count])
+    if weight[-1] <= 0:
+        return None
+    median = streaming[by_count][np.searchsorted(weight, weight[-1] / 2)]
+    start = int(at[np.flatnonzero(streaming >= FULL * median)[0]])
+    return (start, end) if end > start else None

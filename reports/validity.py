@@ -1,0 +1,64 @@
+"""Whether a run's numbers mean anything."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from engines.base import MISSING
+from reports.metrics import RequestTimes
+from reports.schema import Validity
+
+GROWTH = 0.05  # of what a third of the run brought: less is not called overload
+
+
+def validity(times: RequestTimes, *, max_failure_rate: float, open_loop: bool, interrupted: bool = False) -> Validity:
+    """invalid: nothing completed, or failures above `max_failure_rate` (rejected requests are misses, not failures of
+    the set-up). overloaded: an open loop whose queue only grows, so latencies measure how long the run was."""
+    notes = ("interrupted: only what had ended by then is counted",) if interrupted else ()
+    reasons = _broken(times, max_failure_rate)
+    if reasons:
+        return Validity("invalid", reasons + notes)
+    overload = _overload(times) if open_loop else None
+    if overload is not None:
+        return Validity("overloaded", (overload, *notes))
+    return Validity("ok", notes)
+
+
+def _broken(times: RequestTimes, max_failure_rate: float) -> tuple[str, ...]:
+    if not times.completed.any():
+        return ("no request completed",)
+    failed = int((times.failed & ~times.rejected).sum())
+    share = failed / len(times)
+    if share > max_failure_rate:
+        return (f"{failed} of {len(times)} requests failed: {share:.1%} is above {max_failure_rate:.1%}",)
+    return ()
+
+
+def _overload(times: RequestTimes) -> str | None:
+    """Do arrivals outrun completions? Compare the middle third of the arrivals with the last third: the number of
+    requests in the system must have grown beyond noise, and the wait for a first token with it. (In a run that is
+    merely short the number grows too, as nothing has completed yet, but nobody waits longer than before.)"""
+    n = len(times)
+    third = n // 3
+    if third < 5:
+        return None
+    arrivals = np.sort(times.scheduled_ns)
+    ends = np.sort(times.end_ns)
+    # Number in the system as each request arrives.
+    inside = np.arange(1, n + 1) - np.searchsorted(ends, arrivals, side="right")
+    growth = float(inside[-third:].mean() - inside[third : 2 * third].mean())
+    if growth <= max(GROWTH * third, 2 * math.sqrt(2 * third)):
+        return None
+    by_arrival = np.argsort(times.scheduled_ns, kind="stable")
+    first, scheduled = times.first_ns[by_arrival], times.scheduled_ns[by_arrival]
+    wait_ns = np.where(first == MISSING, np.inf, first - scheduled)
+    before, after = np.median(wait_ns[third : 2 * third]), np.median(wait_ns[-third:])
+    span_ns = arrivals[-1] - arrivals[-third]
+    if np.isfinite(before) and after - before <= GROWTH * span_ns:
+        return None
+    return (
+        f"arrivals outran completions: {inside[-third:].mean():.0f} requests in the system in the last third of the "
+        f"arrivals against {inside[third : 2 * third].mean():.0f} in the middle, and still growing"
+    )
