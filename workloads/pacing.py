@@ -1,19 +1,24 @@
 """Pacing: when to ask. Pure and clock-free; the engine loop, the simulator and the HTTP client share this one class.
 
     no rate, no concurrency   everything is due at t = 0
-    concurrency N             closed loop: a request is scheduled when its slot came free
+    concurrency N             closed loop: a request is scheduled when its seat came free
     rate R                    open loop: request i is scheduled at arrivals[i] / R
     rate R + concurrency N    open loop with a cap: the schedule stands, sending may be late
+
+With a duration S, what could be sent before S still is, and nothing after it: what a cap held back until then is never
+sent (`unsent` counts it). What still runs at S + drain must be cancelled by the caller.
 
 Times are int64 ns since the run began.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
-from workloads.plan import IntColumn
+import numpy as np
+
+from workloads.plan import UGAP, IntColumn
 
 NS = 1_000_000_000
 
@@ -39,36 +44,57 @@ class Pacing:
         duration_s: float | None = None,
         drain_s: float = 30.0,
     ) -> None:
+        """arrivals_ugap: see RequestPlan; only its length counts without a rate. Raises ValueError."""
+        if rate_per_s is not None and not 0 < rate_per_s < float("inf"):
+            raise ValueError(f"rate must be above 0 requests per second, got {rate_per_s:g}")
+        if concurrency is not None and concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, got {concurrency}")
+        if duration_s is not None and not 0 < duration_s < float("inf"):
+            raise ValueError(f"duration must be above 0 s, got {duration_s:g}")
+        if not 0 <= drain_s < float("inf"):
+            raise ValueError(f"drain must be at least 0 s, got {drain_s:g}")
         self.rate_per_s = rate_per_s
         self.concurrency = concurrency
         self.duration_s = duration_s
         self.drain_s = drain_s
         self._count = len(arrivals_ugap)
-        if rate_per_s is None:
-            self._schedule: list[int] | None = None
-        else:
-            self._schedule = [round(ugap * 1000 / rate_per_s) for ugap in arrivals_ugap.tolist()]
+        self._schedule = None if rate_per_s is None else _schedule_ns(arrivals_ugap, rate_per_s)
         self._stop_ns = None if duration_s is None else round(duration_s * NS)
         self._next = 0
-        # Times at which the free seats came free, oldest first; None when there is no cap.
-        self._free: deque[int] | None = None if concurrency is None else deque([0] * concurrency)
+        self._in_flight: set[int] = set()
+        # A heap of the times at which the free seats came free; None when there is no cap.
+        self._free: list[int] | None = None if concurrency is None else [0] * min(concurrency, self._count)
 
     @property
     def issued(self) -> int:
+        """Requests handed out so far."""
         return self._next
 
     @property
+    def in_flight(self) -> int:
+        """Requests handed out that have not ended."""
+        return len(self._in_flight)
+
+    @property
+    def unsent(self) -> int:
+        """Requests scheduled before the end of the duration that were not handed out yet; after it, never."""
+        if self._schedule is None or self._stop_ns is None:
+            return 0
+        return int(np.searchsorted(self._schedule, self._stop_ns)) - self._next
+
+    @property
     def deadline_ns(self) -> int | None:
-        """When what is still running must be cancelled: the end of the drain, or None without --duration."""
+        """When what is still running must be cancelled: the end of the drain, or None without a duration."""
         return None if self._stop_ns is None else self._stop_ns + round(self.drain_s * NS)
 
     def due(self, now_ns: int) -> list[Due]:
-        """The requests to send now, each at most once, in plan order."""
+        """The requests to send now, each once in all, in plan order."""
         out: list[Due] = []
         while (when := self._peek()) is not None and when[1] <= now_ns:
             if self._free is not None:
-                self._free.popleft()
+                heappop(self._free)
             out.append(Due(self._next, *when))
+            self._in_flight.add(self._next)
             self._next += 1
         return out
 
@@ -77,20 +103,30 @@ class Pacing:
         when = self._peek()
         return None if when is None else when[1]
 
+    def unfinished(self) -> list[int]:
+        """The requests in flight, in plan order."""
+        return sorted(self._in_flight)
+
     def completed(self, index: int, now_ns: int) -> None:
-        """Request `index` has ended (in whatever way), so its seat in the closed loop is free again."""
+        """Request `index` has ended (in whatever way), so its seat is free again. Call it once per request handed out.
+
+        Raises ValueError for any other index: a seat freed twice would break the cap.
+        """
+        if index not in self._in_flight:
+            raise ValueError(f"request {index} is not in flight, so it cannot complete")
+        self._in_flight.remove(index)
         if self._free is not None:
-            self._free.append(now_ns)
+            heappush(self._free, now_ns)
 
     @property
     def exhausted(self) -> bool:
-        """No further request will ever be handed out."""
+        """No further request will ever be handed out. In a closed loop this shows only when a seat comes free."""
         if self._next >= self._count:
             return True
         if self._stop_ns is None:
             return False
-        if self._schedule is not None:
-            return self._schedule[self._next] >= self._stop_ns
+        if self._schedule is not None and self._schedule[self._next] >= self._stop_ns:
+            return True
         return bool(self._free) and self._free[0] >= self._stop_ns  # type: ignore[index]
 
     def _peek(self) -> tuple[int, int] | None:
@@ -98,7 +134,10 @@ class Pacing:
         if self._next >= self._count or (self._free is not None and not self._free):
             return None
         free_at = self._free[0] if self._free is not None else 0
-        scheduled = free_at if self._schedule is None else self._schedule[self._next]
-        if self._stop_ns is not None and scheduled >= self._stop_ns:
-            return None
-        return scheduled, max(scheduled, free_at)
+        scheduled = free_at if self._schedule is None else int(self._schedule[self._next])
+        sent = max(scheduled, free_at)
+        return None if self._stop_ns is not None and sent >= self._stop_ns else (scheduled, sent)
+
+
+def _schedule_ns(arrivals_ugap: IntColumn, rate_per_s: float) -> IntColumn:
+    return np.rint(arrivals_ugap.astype(np.float64) * (NS / UGAP) / rate_per_s).astype(np.int64)

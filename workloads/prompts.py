@@ -9,15 +9,27 @@ from workloads.plan import RequestPlan
 
 
 class Prompts:
-    """Random ordinary token ids, a function of (prompt_seed, request index) alone."""
+    """Random ordinary token ids, a function of (prompt_seed, request index) alone.
+
+    So a longer prompt of the same request begins with the shorter one, and requests share a prefix only by chance.
+    """
 
     def __init__(self, plan: RequestPlan, token_ids: NDArray[np.int32], prompt_seed: int = 0) -> None:
+        """token_ids: the ids a prompt may use, without special tokens. Raises ValueError."""
+        if not 0 < len(token_ids) < 2**32:
+            raise ValueError(f"prompts need between 1 and 2**32 - 1 token ids to choose from, got {len(token_ids)}")
+        if prompt_seed < 0:
+            raise ValueError(f"prompt_seed must be 0 or more, got {prompt_seed}")
         self._plan = plan
-        self._token_ids = token_ids  # the ids a prompt may use (no special tokens)
+        self._token_ids = np.ascontiguousarray(token_ids, dtype=np.int32)
         self._prompt_seed = prompt_seed
 
     def ids(self, index: int) -> NDArray[np.int32]:
         """int32[prompt_tokens of request `index`]"""
-        rng = np.random.Generator(np.random.PCG64([self._prompt_seed, index]))
-        raw = rng.bit_generator.random_raw(int(self._plan.prompt_tokens[index]))
-        return self._token_ids[(raw % np.uint64(len(self._token_ids))).astype(np.int64)]
+        count = int(self._plan.prompt_tokens[index])
+        bits = np.random.PCG64(np.random.SeedSequence(self._prompt_seed, spawn_key=(index,)))
+        # Two 32-bit draws from each 64-bit one, low half first; (draw * n) >> 32 spreads a draw over n ids without the
+        # division of a remainder.
+        halves = bits.random_raw((count + 1) // 2).astype("<u8", copy=False).view("<u4")[:count]
+        choice = (halves.astype(np.uint64) * np.uint64(len(self._token_ids))) >> np.uint64(32)
+        return self._token_ids[choice.astype(np.intp)]

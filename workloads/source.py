@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.pacing import Pacing
+from workloads.pacing import Due, Pacing
 from workloads.plan import RequestPlan
 from workloads.prompts import Prompts
 
@@ -38,7 +38,9 @@ class Source(Protocol):
         """When poll may next return something by the passing of time alone, or None."""
         ...
 
-    def completed(self, index: int, now_ns: int) -> None: ...
+    def completed(self, index: int, now_ns: int) -> None:
+        """Request `index` has ended, in whatever way. Once for each request that poll gave."""
+        ...
 
     @property
     def exhausted(self) -> bool:
@@ -47,40 +49,44 @@ class Source(Protocol):
 
 
 class PlanSource:
-    """The plan, at its pacing. At the pacing's deadline it aborts what is still running."""
+    """The plan, at its pacing. At the pacing's deadline it aborts what is still running, once."""
 
     def __init__(self, plan: RequestPlan, pacing: Pacing, prompts: Prompts | None = None) -> None:
         self._plan = plan
         self._pacing = pacing
         self._prompts = prompts
-        self._running: dict[int, None] = {}  # ordered: aborts go out in the order of issue
+        self._deadline_ns = pacing.deadline_ns  # None once its aborts are out
 
     def poll(self, now_ns: int) -> tuple[list[Incoming], list[int]]:
-        new = [
-            Incoming(
-                index=due.index,
-                scheduled_ns=due.scheduled_ns,
-                sent_ns=due.sent_ns,
-                prompt_tokens=int(self._plan.prompt_tokens[due.index]),
-                output_tokens=int(self._plan.output_tokens[due.index]),
-                tenant=self._plan.tenants[int(self._plan.tenant[due.index])],
-                priority=int(self._plan.priority[due.index]),
-                prompt=None if self._prompts is None else self._prompts.ids(due.index),
-            )
-            for due in self._pacing.due(now_ns)
-        ]
-        self._running.update((one.index, None) for one in new)
-        deadline_ns = self._pacing.deadline_ns
-        overdue = list(self._running) if deadline_ns is not None and now_ns >= deadline_ns else []
-        return new, overdue
+        """What has come due, and what to abort; a request that came due only now that all is over is in both."""
+        new = [self._incoming(due) for due in self._pacing.due(now_ns)]
+        if self._deadline_ns is None or now_ns < self._deadline_ns:
+            return new, []
+        self._deadline_ns = None
+        return new, self._pacing.unfinished()
 
     def next_due_ns(self) -> int | None:
-        return self._pacing.next_due_ns()
+        """When the next request can be sent or, with requests in flight and none to send, the deadline."""
+        due_ns = self._pacing.next_due_ns()
+        return self._deadline_ns if due_ns is None and self._pacing.in_flight else due_ns
 
     def completed(self, index: int, now_ns: int) -> None:
-        self._running.pop(index, None)
+        """Request `index` has ended, in whatever way: finished, rejected or aborted. Once per request."""
         self._pacing.completed(index, now_ns)
 
     @property
     def exhausted(self) -> bool:
         return self._pacing.exhausted
+
+    def _incoming(self, due: Due) -> Incoming:
+        index, plan = due.index, self._plan
+        return Incoming(
+            index=index,
+            scheduled_ns=due.scheduled_ns,
+            sent_ns=due.sent_ns,
+            prompt_tokens=int(plan.prompt_tokens[index]),
+            output_tokens=int(plan.output_tokens[index]),
+            tenant=plan.tenants[int(plan.tenant[index])],
+            priority=int(plan.priority[index]),
+            prompt=None if self._prompts is None else self._prompts.ids(index),
+        )

@@ -1,0 +1,81 @@
+"""Arrival laws: when requests come, in units of the mean gap, so that --rate alone scales them.
+
+    constant    one gap after the other
+    poisson     exponential gaps
+    gamma:CV    gamma gaps with that coefficient of variation: CV 1 is poisson, above it is burstier
+    trace       the gaps of the workload's own trace, in their order, scaled to a mean of one
+
+The first request comes at 0. All at once and the closed loop are not arrivals but Pacing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from workloads.errors import WorkloadError
+from workloads.pairs import stream
+from workloads.plan import UGAP, IntColumn
+from workloads.quantiles import cell_of, gamma, whole
+
+_ARRIVALS_STREAM = 2
+
+
+@dataclass(frozen=True, eq=False)
+class TraceGaps:
+    """Gaps between the requests of a trace, in order, in any unit. They are used in a circle.
+
+    rate_per_s    the trace's own mean rate
+    random_start  begin where the seed says, not at the first gap
+    """
+
+    gaps: IntColumn
+    rate_per_s: float
+    random_start: bool
+
+
+def unit_arrivals(arrival: str, count: int, seed: int, trace: TraceGaps | None = None) -> IntColumn:
+    """Arrival times int64[count] in millionths of the mean gap, non-decreasing, from 0. Raises WorkloadError."""
+    if arrival == "constant":
+        return np.arange(count, dtype=np.int64) * UGAP
+    if arrival == "trace":
+        if trace is None:
+            raise WorkloadError(
+                "--arrival trace: this workload has no arrival times of its own; "
+                "choose constant, poisson or gamma:CV, or a file with a column arrival_s"
+            )
+        return _from_trace(trace, count, seed)
+    grid = whole(UGAP * gamma(_cv(arrival)))
+    gaps = grid[cell_of(stream(seed, _ARRIVALS_STREAM).random_raw(max(count - 1, 0)))]
+    return _accumulate(gaps)[:count]
+
+
+def _cv(arrival: str) -> float:
+    """The coefficient of variation of the gaps."""
+    if arrival == "poisson":
+        return 1.0
+    name, _, text = arrival.partition(":")
+    if name != "gamma":
+        raise WorkloadError(f"unknown arrival law '{arrival}'; there are constant, poisson, gamma:CV and trace")
+    try:
+        cv = float(text)
+    except ValueError:
+        raise WorkloadError(f"gamma:CV needs a number, as in gamma:2.5, got '{arrival}'") from None
+    if not 0.01 <= cv <= 10:
+        raise WorkloadError(f"the CV of gamma:CV must lie between 0.01 and 10, got {text}")
+    return cv
+
+
+def _from_trace(trace: TraceGaps, count: int, seed: int) -> IntColumn:
+    """A stretch of the trace's gaps, scaled so that its own mean gap is one: the rate asked is the rate offered."""
+    length = len(trace.gaps)
+    start = int(stream(seed, _ARRIVALS_STREAM).random_raw()) % length if trace.random_start else 0
+    at = _accumulate(trace.gaps[(start + np.arange(max(count - 1, 0))) % length])[:count]
+    if count > 1 and at[-1] == 0:
+        raise WorkloadError(f"--arrival trace: the {count} requests asked all arrive at the same time")
+    return whole(at.astype(np.float64) * ((count - 1) * UGAP / int(at[-1]))) if count > 1 else at
+
+
+def _accumulate(gaps: IntColumn) -> IntColumn:
+    return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(gaps)))

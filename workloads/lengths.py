@@ -1,0 +1,209 @@
+"""Length laws: distributions of token counts, written as text, kept as quantile grids.
+
+    fixed(64)                                     every length the same
+    uniform(16,512)                               both ends included
+    exponential(mean=200,max=2048)
+    lognormal(median=128,sigma=0.8,max=2048)      or mean= instead of median=
+    gamma(mean=200,cv=0.7,max=2048)
+    0.7*lognormal(median=128,sigma=0.8)+0.3*fixed(4096)
+
+`min` and `max` condition a law on the range, as redrawing would: no lump forms at either end. Only what rounds to less
+than one token becomes one token, as no request can ask for less. `mean`, `median`, `sigma` and `cv` are those of the
+law before it is cut to the range.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from workloads.errors import WorkloadError
+from workloads.plan import IntColumn
+from workloads.quantiles import CELLS, FloatColumn, RawDraws, cell_of, exp, gamma, normal, resample, whole
+
+MAX_TOKENS = 2**31 - 1
+_MIN_KEPT = 0.01  # a law that keeps less than this share within [min, max] is surely a slip
+
+Numbers = dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Law:
+    """A law of token counts. grid: sorted int64[CELLS], the counts at evenly spaced probabilities."""
+
+    text: str
+    grid: IntColumn
+
+    @property
+    def fixed(self) -> bool:
+        return bool(self.grid[0] == self.grid[-1])
+
+    def draw(self, raw: RawDraws) -> IntColumn:
+        """One count per raw 64-bit draw."""
+        return self.grid[cell_of(raw)]
+
+
+def parse_law(text: str) -> Law:
+    """The law that `text` describes. Raises WorkloadError."""
+    terms = [_parse_term(term) for term in _split_terms(text)]
+    if len(terms) == 1:
+        return Law(text.strip(), terms[0][1])
+    return Law(text.strip(), _mix(terms))
+
+
+def _split_terms(text: str) -> list[str]:
+    """The terms of a mixture: split at each + outside brackets."""
+    terms, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "+" and depth == 0:
+            terms.append("")
+        else:
+            terms[-1] += letter
+    return terms
+
+
+_TERM = re.compile(r"\s*(?:(?P<weight>[^*()]+)\*)?\s*(?P<name>[A-Za-z_]+)\s*\((?P<arguments>[^()]*)\)\s*")
+
+
+def _parse_term(term: str) -> tuple[float, IntColumn]:
+    """(weight, grid) of one `weight*name(arguments)`."""
+    match = _TERM.fullmatch(term)
+    if match is None:
+        raise WorkloadError(f"cannot read the law '{term.strip()}'; want one like {EXAMPLE}")
+    weight = 1.0 if match["weight"] is None else _number(match["weight"], f"the weight in '{term.strip()}'")
+    if weight <= 0:
+        raise WorkloadError(f"the weight in '{term.strip()}' must be above 0")
+    name = match["name"].lower()
+    if name not in _LAWS:
+        raise WorkloadError(f"unknown law '{match['name']}'; there are {', '.join(sorted(_LAWS))}")
+    names, build = _LAWS[name]
+    numbers = _arguments(name, names, match["arguments"])
+    label = f"{name}({match['arguments'].strip()})"
+    return weight, _within(build(label, numbers), numbers, label)
+
+
+def _arguments(name: str, names: tuple[str, ...], text: str) -> Numbers:
+    """The arguments by name; those without a name take the names in order."""
+    numbers: Numbers = {}
+    for position, argument in enumerate(text.split(",") if text.strip() else []):
+        key, equals, value = argument.rpartition("=")
+        key = key.strip() if equals else (names[position] if position < len(names) else "")
+        if key not in names:
+            got = f"'{key}'" if key else f"{position + 1} arguments"
+            raise WorkloadError(f"{name}(...) takes {', '.join(names)}, not {got}")
+        if key in numbers:
+            raise WorkloadError(f"{name}(...) is given {key} twice")
+        numbers[key] = _number(value, f"{key} of {name}(...)")
+    return numbers
+
+
+def _number(text: str, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise WorkloadError(f"{what} must be a number, got '{text.strip()}'") from None
+    if not abs(value) < float("inf"):
+        raise WorkloadError(f"{what} must be a finite number, got '{text.strip()}'")
+    return value
+
+
+def _tokens(label: str, numbers: Numbers, key: str) -> int:
+    value = numbers[key]
+    if value != int(value) or not 1 <= value <= MAX_TOKENS:
+        raise WorkloadError(
+            f"{key} of {label} must be a whole number of tokens from 1 to {MAX_TOKENS:,}, got {value:g}"
+        )
+    return int(value)
+
+
+def _positive(label: str, numbers: Numbers, key: str, most: float = float(MAX_TOKENS)) -> float:
+    if key not in numbers:
+        raise WorkloadError(f"{label} needs {key}=")
+    if not 0 < numbers[key] <= most:
+        raise WorkloadError(f"{key} of {label} must be above 0 and at most {most:,g}, got {numbers[key]:g}")
+    return numbers[key]
+
+
+def _fixed(label: str, numbers: Numbers) -> IntColumn:
+    if "n" not in numbers:
+        raise WorkloadError("fixed(...) needs the number of tokens, as in fixed(64)")
+    return np.full(CELLS, _tokens(label, numbers, "n"), dtype=np.int64)
+
+
+def _uniform(label: str, numbers: Numbers) -> IntColumn:
+    if not {"min", "max"} <= numbers.keys():
+        raise WorkloadError("uniform(...) needs both ends, as in uniform(16,512)")
+    low, high = _tokens(label, numbers, "min"), _tokens(label, numbers, "max")
+    if low > high:
+        raise WorkloadError(f"min of {label} is above max")
+    return low + (2 * np.arange(CELLS, dtype=np.int64) + 1) * (high - low + 1) // (2 * CELLS)
+
+
+def _exponential(label: str, numbers: Numbers) -> IntColumn:
+    return _counts(_positive(label, numbers, "mean") * gamma(1.0))
+
+
+def _lognormal(label: str, numbers: Numbers) -> IntColumn:
+    if ("median" in numbers) == ("mean" in numbers):
+        raise WorkloadError(f"{label} needs either median= or mean=")
+    sigma = _positive(label, numbers, "sigma", most=5)
+    if "median" in numbers:
+        median = _positive(label, numbers, "median")
+    else:  # the mean of a lognormal law is median * exp(sigma² / 2)
+        median = _positive(label, numbers, "mean") * float(exp(np.array([-0.5 * sigma * sigma]))[0])
+    return _counts(median * exp(sigma * normal()))
+
+
+def _gamma(label: str, numbers: Numbers) -> IntColumn:
+    cv = _positive(label, numbers, "cv", most=10)
+    if cv < 0.01:
+        raise WorkloadError(f"cv of {label} must be at least 0.01; for lengths all alike use fixed(...)")
+    return _counts(_positive(label, numbers, "mean") * gamma(cv))
+
+
+def _counts(lengths: FloatColumn) -> IntColumn:
+    """Whole counts of at least one token."""
+    # The far tail of a wide law may pass what int64 columns of token counts should hold; `max` would have cut it.
+    return np.clip(whole(np.minimum(lengths, MAX_TOKENS)), 1, MAX_TOKENS)
+
+
+_LAWS: dict[str, tuple[tuple[str, ...], Callable[[str, Numbers], IntColumn]]] = {
+    "fixed": (("n",), _fixed),
+    "uniform": (("min", "max"), _uniform),
+    "exponential": (("mean", "min", "max"), _exponential),
+    "lognormal": (("median", "sigma", "min", "max", "mean"), _lognormal),
+    "gamma": (("mean", "cv", "min", "max"), _gamma),
+}
+EXAMPLE = "lognormal(median=128,sigma=0.8,max=2048), uniform(16,512) or 0.7*exponential(mean=100)+0.3*fixed(64)"
+
+
+def _within(grid: IntColumn, numbers: Numbers, label: str) -> IntColumn:
+    """The law conditioned on min <= length <= max."""
+    low = _tokens(label, numbers, "min") if "min" in numbers else 1
+    high = _tokens(label, numbers, "max") if "max" in numbers else MAX_TOKENS
+    if low > high:
+        raise WorkloadError(f"min of {label} is above max")
+    kept = grid[(grid >= low) & (grid <= high)]
+    if len(kept) < _MIN_KEPT * CELLS:
+        raise WorkloadError(
+            f"{label} has only {len(kept) / CELLS:.2%} of its lengths within min and max; "
+            "choose a law that lies there, or fixed(...)"
+        )
+    return grid if len(kept) == CELLS else resample(kept)
+
+
+def _mix(terms: list[tuple[float, IntColumn]]) -> IntColumn:
+    """The grid of a mixture: each law gives cells in proportion to its weight (weights need not add up to 1)."""
+    total = sum(weight for weight, _ in terms)
+    ends, share = [0], 0.0
+    for weight, _ in terms:
+        share += weight / total
+        ends.append(round(share * CELLS))
+        if ends[-1] == ends[-2]:
+            raise WorkloadError(f"the weight {weight:g} is too small beside the others; it needs at least 1/{CELLS:,}")
+    parts = [resample(grid, end - start) for (_, grid), start, end in zip(terms, ends[:-1], ends[1:], strict=True)]
+    return np.sort(np.concatenate(parts))

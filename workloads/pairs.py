@@ -1,0 +1,125 @@
+"""(prompt, output) pairs: drawn from two laws, drawn from an empirical joint grid, or listed row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workloads.errors import WorkloadError
+from workloads.lengths import Law
+from workloads.plan import IntColumn
+from workloads.quantiles import RawDraws, cell_of
+
+_LENGTHS_STREAM = 1  # see stream()
+_MIN_FITTING = 0.01  # share of the drawn pairs that must fit the context
+_TRIAL = 65_536  # pairs drawn before that share is judged
+
+
+@dataclass(frozen=True, eq=False)
+class TwoLaws:
+    """Prompt and output drawn independently."""
+
+    prompt: Law
+    output: Law
+
+    def draw(self, raw: RawDraws) -> tuple[IntColumn, IntColumn]:
+        """(prompt_tokens, output_tokens), each int64[k], from raw draws uint64[k, 2]."""
+        return self.prompt.draw(raw[:, 0]), self.output.draw(raw[:, 1])
+
+
+@dataclass(frozen=True, eq=False)
+class JointGrid:
+    """An empirical joint law. The prompts of the source, in ascending order, are cut into strata of equal size.
+
+    prompts  int64[strata, p]: quantiles of the prompts within each stratum
+    outputs  int64[strata, q]: quantiles of the outputs that belong to the prompts of the stratum
+    All three sizes are powers of two.
+    """
+
+    prompts: IntColumn
+    outputs: IntColumn
+
+    def draw(self, raw: RawDraws) -> tuple[IntColumn, IntColumn]:
+        """(prompt_tokens, output_tokens), each int64[k], from raw draws uint64[k, 2]."""
+        per_stratum = self.prompts.shape[1]
+        cell = cell_of(raw[:, 0], self.prompts.size)
+        output_cell = cell_of(raw[:, 1], self.outputs.shape[1])
+        return self.prompts.reshape(-1)[cell], self.outputs[cell // per_stratum, output_cell]
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Rows that are taken as they are, in order, from the top again when more are asked for. Never altered."""
+
+    prompt_tokens: IntColumn
+    output_tokens: IntColumn
+    tenant: IntColumn
+    priority: IntColumn
+    tenants: tuple[str, ...] = ("default",)
+
+    def __len__(self) -> int:
+        return len(self.prompt_tokens)
+
+    def rows(self, count: int) -> NDArray[np.intp]:
+        """Which row each of `count` requests is."""
+        return np.arange(count, dtype=np.intp) % len(self)
+
+    @staticmethod
+    def of(prompt_tokens: list[int], output_tokens: list[int]) -> Listed:
+        zeros = np.zeros(len(prompt_tokens), dtype=np.int64)
+        return Listed(np.array(prompt_tokens, dtype=np.int64), np.array(output_tokens, dtype=np.int64), zeros, zeros)
+
+
+RandomPairs = TwoLaws | JointGrid
+Pairs = RandomPairs | Listed
+
+
+def stream(seed: int, key: int) -> np.random.PCG64:
+    """An independent bit stream for each (seed, key), so that new lengths leave the arrivals alone and vice versa."""
+    return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(key,)))
+
+
+def draw_fitting(
+    pairs: RandomPairs, count: int, seed: int, max_model_len: int | None, name: str
+) -> tuple[IntColumn, IntColumn, float]:
+    """(prompt_tokens, output_tokens, share of the pairs that were drawn again because they pass the context).
+
+    Pair after pair is drawn, and the first `count` that fit are kept; so fewer requests are the beginning of more.
+    Raises WorkloadError where under 1 % of the pairs fit.
+    """
+    bits = stream(seed, _LENGTHS_STREAM)
+    prompts, outputs = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    have = drawn = fitted = 0
+    while have < count:
+        # Aim at what is missing at the share seen so far, within bounds that keep memory small.
+        chunk = min(max(256, int((count - have) * (drawn + 1) / (fitted + 1) * 1.1)), 1 << 18)
+        prompt, output = pairs.draw(bits.random_raw(2 * chunk).reshape(chunk, 2))
+        at = np.arange(chunk) if max_model_len is None else np.flatnonzero(prompt + output <= max_model_len)
+        taken = at[: count - have]
+        prompts[have : have + len(taken)], outputs[have : have + len(taken)] = prompt[taken], output[taken]
+        have += len(taken)
+        drawn += chunk if have < count else int(taken[-1]) + 1
+        fitted += len(taken)
+        if have < count and drawn >= _TRIAL and fitted < _MIN_FITTING * drawn:
+            raise WorkloadError(
+                f"{name}: only {fitted / drawn:.2%} of its requests fit a context of {max_model_len} tokens "
+                "(prompt + output); use a larger --max-model-len or shorter lengths"
+            )
+    return prompts, outputs, 1.0 - count / drawn if drawn else 0.0
+
+
+def check_fits(listed: Listed, rows: NDArray[np.intp], max_model_len: int | None, name: str) -> None:
+    """Raises WorkloadError where a row that must not be altered passes the context."""
+    if max_model_len is None:
+        return
+    total = (listed.prompt_tokens + listed.output_tokens)[rows]
+    misfits = np.flatnonzero(total > max_model_len)
+    if len(misfits):
+        first = rows[misfits[0]]
+        raise WorkloadError(
+            f"{name}: {len(misfits)} of {len(rows)} requests pass the context of {max_model_len} tokens; the first is "
+            f"request {misfits[0]} with prompt {listed.prompt_tokens[first]} + output {listed.output_tokens[first]}; "
+            "use a larger --max-model-len, or --misfit reject to run and reject them"
+        )
