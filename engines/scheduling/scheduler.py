@@ -249,7 +249,6 @@ class Scheduler:
         rows.computed[slots] = ends
         rows.known[slots] += samples
         rows.last_step[slots] = self._step
-        rows.last_step[dead] = self._step
         self._in_flight.append(_Launched(plan, tally))
         return plan
 

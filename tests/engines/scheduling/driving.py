@@ -77,6 +77,7 @@ class Driven:
     ledger: list[np.void] = field(default_factory=list)
     finished: list[Request] = field(default_factory=list)
     in_flight: deque[StepPlan] = field(default_factory=deque)
+    written: deque[dict[int, Request]] = field(default_factory=deque)  # per step in flight: block -> its writer
     tokens: object = staticmethod(fake_tokens)
 
     @staticmethod
@@ -104,6 +105,7 @@ class Driven:
 
     def collect(self) -> Outcome:
         plan = self.in_flight.popleft()
+        self.written.popleft()
         tokens = self.tokens(plan)  # type: ignore[operator]
         end_ns = plan.step * STEP_NS
         outcome = self.scheduler.update(StepResult(plan.step, tokens, end_ns - STEP_NS, end_ns, STEP_NS))
@@ -148,12 +150,22 @@ class Driven:
         assert len(set(plan.slots.tolist())) == len(plan.slots), "two rows in one seat"
         assert not any(request.finished for request in plan.requests)
         writes: list[tuple[int, int]] = []
-        for slot, start, count in zip(plan.slots, plan.starts, plan.counts, strict=True):
+        writer: dict[int, Request] = {}
+        for request, slot, start, count in zip(plan.requests, plan.slots, plan.starts, plan.counts, strict=True):
             for position in range(int(start), int(start + count)):
                 block = int(plan.tables[slot, position // c.block_size])
                 assert block != 0, "a real token would be written to the dummy block"
                 writes.append((block, position % c.block_size))
+                writer[block] = request
         assert len(set(writes)) == len(writes), "two writers of one place"
+        for earlier in self.written:
+            stolen = [block for block, request in writer.items() if earlier.get(block, request) is not request]
+            assert not stolen, f"blocks {stolen} still belong to a step in flight"
+        for launched in self.in_flight:
+            seats = dict(zip(launched.slots.tolist(), launched.requests, strict=True))
+            for slot, request in zip(plan.slots.tolist(), plan.requests, strict=True):
+                assert seats.get(slot, request) is request, f"seat {slot} still belongs to a step in flight"
+        self.written.append(writer)
 
 
 def run_counting(plan: RequestPlan, chosen: SchedulerConfig, *, depth: int = 0, **pacing: object) -> RunRecord:

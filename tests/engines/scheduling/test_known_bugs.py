@@ -148,6 +148,13 @@ def test_full_prompt_where_full_reserve_is_implied_is_a_usage_error(knobs: dict[
         Driven.of(admission="full-prompt", **knobs)
 
 
+def test_unchunked_request_that_outgrew_the_budget_is_recomputed_in_pieces() -> None:
+    d = Driven.of(chunked_prefill=False, kv_blocks=9, max_num_seqs=2).submit(req(0, 15, 14), req(1, 15, 14)).drain()
+    assert d.steps["preempted"].sum() > 0
+    assert max(int(p.counts.max()) for p in d.plans) == 16
+    assert [r.output_tokens for r in d.finished] == [14, 14]
+
+
 # -- head-of-line blocking by prefill ----------------------------------------------------------------------------------
 
 
@@ -163,6 +170,15 @@ def test_a_long_prompt_stalls_decodes_only_in_prefill_first_mode() -> None:
     """nano-vllm, sglang#32549: one decode batch per 24 s while prompts were computed."""
     assert _gap_of_a_decode_beside_a_long_prompt("decode-first") == 0
     assert _gap_of_a_decode_beside_a_long_prompt("prefill-first") == 10  # ceil(160 / 16) steps
+
+
+def test_prefill_first_gives_new_prompts_the_whole_budget() -> None:
+    d = Driven.of(prefill="prefill-first").submit(*(req(i, 1, 40) for i in range(6)))
+    d.step()
+    d.submit(req(6, 10, 1), req(7, 6, 1))
+    plan = d.step()
+    assert plan is not None
+    assert plan.counts.tolist() == [10, 6]
 
 
 def test_a_short_prompt_behind_a_long_one_gets_the_rest_of_its_last_chunk() -> None:
@@ -228,9 +244,10 @@ def test_abort_of_the_unknown_is_nothing_and_a_live_index_is_refused() -> None:
     assert [r.finish_reason for r in d.finished] == ["aborted", "length"]
 
 
-def test_blocks_and_seat_pass_on_only_behind_the_launched_step() -> None:
+@pytest.mark.parametrize("scarce", [{"kv_blocks": 4}, {"max_num_seqs": 1}])
+def test_blocks_and_seats_pass_on_only_behind_the_launched_step(scarce: dict[str, object]) -> None:
     """vllm-ascend#14055, sglang#18803: blocks or the row went to another while a launched step still wrote them."""
-    d = Driven.of(depth=1, kv_blocks=4, max_num_seqs=1).submit(req(0, 12, 4), req(1, 12, 4))
+    d = Driven.of(depth=1, **scarce).submit(req(0, 12, 4), req(1, 12, 4))
     d.schedule()  # step 1 is in flight and writes the first request's blocks
     d.abort(0)
     assert d.schedule() is None, "the second request must not get seat or blocks before step 1 has ended"
@@ -238,6 +255,18 @@ def test_blocks_and_seat_pass_on_only_behind_the_launched_step() -> None:
     assert d.schedule() is not None
     d.drain()
     assert d.steps["discarded_tokens"].tolist()[0] == 12
+
+
+def test_aborted_while_recomputing_counts_as_discarded_only() -> None:
+    d = Driven.of(kv_blocks=6).submit(*(req(i, 4, 12) for i in range(3)))
+    while not (resumed := [r for r in d.schedule().requests if r.preemptions]):  # type: ignore[union-attr]
+        d.collect()
+    d.abort(resumed[0].index)
+    row = d.collect().ledger_row
+    d.drain()  # checks the identities
+    assert row is not None
+    assert row["discarded_tokens"] > 1
+    assert row["recomputed_tokens"] == 0
 
 
 def test_aborted_while_waiting_is_never_computed() -> None:
