@@ -1,0 +1,124 @@
+"""Bad input: one clear line each, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cbbench.cli.errors import explain
+from tests.cbbench.conftest import TINY, Outcome
+
+Call = Callable[..., Outcome]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["--workload", "azure-chat"], ["azure-chat", "azure-conv"]),
+        (["--workload", "prompt=uniform(9,3);output=fixed(4)"], ["uniform"]),
+        (["--workload", "prompt=fixed(0);output=fixed(4)"], ["fixed"]),
+        (["--workload", "prompt=fixed(9000);output=fixed(4)"], ["9000"]),
+        (["--workload", "prompt=fixed(64);output=fixed(64)", "--max-model-len", "100"], ["100"]),
+        (["--workload", "none.csv"], ["none.csv"]),
+        (["--workload", "prompt=fixed(64);output=fixed(64)", "--kv-blocks", "7"], ["--kv-blocks", "8", "7"]),
+        (["--arrival", "weekly", "--rate", "1"], ["weekly", "poisson"]),
+        (["--rate", "0"], ["--rate"]),
+        (["--num-requests", "0"], ["--num-requests"]),
+        (["--num-requests", "few"], ["--num-requests"]),
+        (["--mode", "batched"], ["--mode", "continuous, static"]),
+        (["--model", "no-such-model"], ["no-such-model"]),
+        (["--model", "broken.gguf"], ["broken.gguf"]),
+        (["--engine", "simulated"], ["--engine", "not available yet"]),
+        (["--on-kv-pressure", "swap"], ["--on-kv-pressure", "not available yet"]),
+        (["--sla", "p99_ttft_ms=5"], ["--sla"]),
+        (["--config", "none.toml"], ["none.toml"]),
+        (["--speed", "9"], ["--speed"]),
+    ],
+)
+def test_run_refuses(cbbench: Call, arguments: list[str], names: list[str]) -> None:
+    Path("broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00 and then nothing of use")
+    outcome = cbbench("run", "--model", "tiny", "--device", "cpu", "--num-requests", "4", *arguments)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    for name in names:
+        assert name in outcome.error_line
+    assert not Path("runs").exists(), "nothing is left behind by a run that never began"
+
+
+def test_wrong_type_in_the_config_file(cbbench: Call) -> None:
+    Path("cbbench.toml").write_text('max-num-seqs = "many"\n')
+    outcome = cbbench("run", "--model", "tiny")
+    assert outcome.code == 2
+    assert outcome.error_line == "error: cbbench.toml: max-num-seqs: must be a whole number, got 'many'"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["fly"], ["sweep", "colour", "--values", "1,2"], ["sweep", "max-num-seqs", "--values", "1,x"],
+                  ["sweep", "max-num-seqs", "--values", "4,4"], ["sweep", "max-num-seqs"], ["report", "nowhere"],
+                  ["compare", "nowhere", "elsewhere"]],
+)  # fmt: skip
+def test_other_commands_refuse(cbbench: Call, arguments: list[str]) -> None:
+    outcome = cbbench(*arguments)
+    assert outcome.code == 2
+    assert outcome.error_line
+
+
+def test_without_torch_says_what_to_install(cbbench: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr("engines.reference.find_spec", lambda name: None if name == "torch" else real(name))
+    outcome = cbbench("run", *TINY)
+    assert outcome.code == 2
+    assert "cbbench[engine]" in outcome.error_line
+
+
+def test_full_disk_is_one_line_and_exit_1() -> None:
+    line, code = explain(OSError(errno.ENOSPC, "No space left on device", "runs/x/tokens.bin"))
+    assert code == 1
+    assert "full" in line
+    assert "runs/x/tokens.bin" in line
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_full_disk_during_a_run(cbbench: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request log goes to a device that is always full."""
+    real_open = Path.open
+
+    def open_full(self: Path, mode: str = "r", *rest: object, **named: object) -> object:
+        full = self.name == "requests.jsonl" and mode[0] in "wax"
+        return real_open(Path("/dev/full") if full else self, mode.replace("x", "w") if full else mode, *rest, **named)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", open_full)
+    outcome = cbbench("run", *TINY, "--num-requests", 4, "-o", "out")
+    assert outcome.code == 1
+    assert "full" in outcome.error_line or "No space" in outcome.error_line
+
+
+def test_unexpected_error_hides_its_traceback_until_asked(cbbench: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("it broke")
+
+    monkeypatch.setattr("cbbench.experiment.run.run", broken)
+    outcome = cbbench("run", *TINY)
+    assert outcome.code == 1
+    assert "RuntimeError: it broke" in outcome.error_line
+    assert "--debug" in outcome.error_line
+    assert "Traceback" in cbbench("run", *TINY, "--debug").err
+
+
+def test_keyboard_interrupt_before_the_run(cbbench: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cbbench.experiment.run.run", interrupted)
+    assert cbbench("run", *TINY).code == 130
+
+
+def test_version(cbbench: Call) -> None:
+    outcome = cbbench("--version")
+    assert outcome.code == 0
+    assert outcome.out.startswith("cbbench ")
