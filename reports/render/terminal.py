@@ -2,18 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from rich.console import RenderableType
+from reports.gate import exit_code
+from reports.metrics import LATENCIES
+from reports.render.compare import side_by_side
+from reports.render.waste import slot_table, token_table
+from reports.render.words import number, share, verdict
+from reports.schema import Distribution, RunFile, Signals, Summary
 
-from reports.schema import RunFile
+__all__ = ["run_view", "side_by_side"]
 
 
 def run_view(run: RunFile) -> RenderableType:
     """One finished run."""
-    raise NotImplementedError
+    if run.summary is None:
+        return Text("no summary: the run is still going on, or it crashed (cbbench report rebuilds it)", style="yellow")
+    parts: list[RenderableType] = [headline(run)]
+    parts += [Text(f"note: {note}", style="yellow") for note in run.notes]
+    if run.sla:
+        parts += [Text(), sla_table(run)]
+    parts += [Text(), throughput_text(run), Text(), latency_table(run.summary, run.workload.pacing.open_loop)]
+    if run.summary.waste is not None:
+        parts += [Text(), token_table(run.summary.waste), Text(), slot_table(run.summary.waste)]
+    return Group(*parts)
 
 
-def side_by_side(runs: Sequence[RunFile], labels: Sequence[str] | None = None) -> RenderableType:
-    """Runs of one plan in columns; the last column is the last run over the first. Labels default to the modes."""
-    raise NotImplementedError
+def headline(run: RunFile) -> Text:
+    """The word that matters, why, and what was run."""
+    judged = [one.verdict for one in run.sla]
+    validity = run.validity.verdict if run.validity else "ok"
+    code = exit_code(interrupted=run.interrupted, validity=validity, sla=judged)
+    if run.interrupted:
+        head = Text("INTERRUPTED", style="bold yellow")
+    elif code == 0 and not judged:
+        head = verdict(validity)
+    else:
+        head = verdict({0: "pass", 3: "fail", 5: "inconclusive", 7: "invalid"}[code])
+    what = [run.engine.kind, run.engine.mode, run.engine.model, run.engine.device, run.workload.spec]
+    head.append("  " + " · ".join(word for word in what if word), style="default")
+    if run.validity is not None:
+        if validity not in ("ok", "invalid") and code != 0:
+            head.append(f"\n{validity.replace('_', ' ')}", style="bold yellow")
+        for reason in run.validity.reasons:
+            head.append(f"\n{reason}", style="yellow")
+    return head
+
+
+def sla_table(run: RunFile) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for one in run.sla:
+        value = number(one.value) if one.value is not None or one.n == 0 else "infinite"
+        table.add_row(verdict(one.verdict), one.expr, value, Text(one.reason, style="dim"))
+    return table
+
+
+def throughput_text(run: RunFile) -> Text:
+    assert run.summary is not None
+    counts, speed = run.summary.requests, run.summary.throughput
+    text = Text.assemble(
+        (f"{number(speed.output_token_per_s)} output tok/s", "bold"),
+        f" · {number(speed.total_token_per_s)} total tok/s · {number(speed.request_per_s)} requests/s",
+        f" over {speed.window_s:.4g} s",
+    )
+    if speed.steady is not None:
+        steady = speed.steady
+        text.append(
+            f"\n{number(steady.output_token_per_s)} output tok/s while steady "
+            f"(from {steady.start_s:.3g} to {steady.end_s:.3g} s, without ramp and drain)"
+        )
+    text.append(f"\n{counts.completed} of {counts.planned} requests completed")
+    for word, count in (("failed", counts.failed), ("cancelled", counts.cancelled)):
+        text.append(f", {count} {word}", style="red" if count else "default")
+    if counts.errors:
+        listed = ", ".join(f"{reason}: {count}" for reason, count in list(counts.errors.items())[:5])
+        text.append(f" ({listed})", style="red")
+    if run.summary.goodput.request_per_s is not None:
+        goodput = run.summary.goodput
+        text.append(f"\n{number(goodput.request_per_s)} requests/s within the SLA ({share(goodput.attainment)}")
+        if goodput.attainment_ci is not None:
+            text.append(f", 95 %: {share(goodput.attainment_ci[0])} to {share(goodput.attainment_ci[1])}")
+        text.append(")")
+    signals = signals_line(run.summary.signals)
+    return text.append("\n" + signals) if signals else text
+
+
+def signals_line(signals: Signals) -> str:
+    """What a person tunes by, in one line."""
+    named = (
+        ("device busy", signals.device_busy, share),
+        ("KV in use", signals.kv_usage_mean, share),
+        ("peak", signals.kv_usage_peak, share),
+        ("running", signals.running_mean, number),
+        ("waiting", signals.waiting_mean, number),
+        ("preemptions", signals.preemptions, number),
+    )
+    return " · ".join(f"{name} {form(value)}" for name, value, form in named if value is not None)
+
+
+def latency_table(summary: Summary, open_loop: bool) -> Table:
+    """In open loop from the scheduled time too; elsewhere that is the same and not shown."""
+    table = _table("latency, ms", "mean", "p50", "p90", "p99", "p99 95 % interval", "max", "count")
+    for name in LATENCIES:
+        if name.endswith("_sched_ms") and not open_loop:
+            continue
+        one: Distribution = getattr(summary.latency, name)
+        interval = "too few" if one.p99_ci is None else f"{number(one.p99_ci[0])} – {number(one.p99_ci[1])}"
+        label = name.removesuffix("_ms").removesuffix("_sched").upper()
+        label += ", from schedule" if name.endswith("_sched_ms") else ""
+        table.add_row(
+            label, *map(number, (one.mean, one.p50, one.p90, one.p99)), interval, number(one.max), f"{one.count:,}"
+        )
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for at, name in enumerate(columns):
+        table.add_column(name, justify="left" if at == 0 else "right")
+    return table

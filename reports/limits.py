@@ -1,0 +1,102 @@
+"""Which resource stops a larger setting from helping, read from the signals a person would look at.
+
+kv        requests lose their KV, or wait at the watermark
+compute   the device is busy, and a larger batch only makes each token slower
+host      requests wait although the device is idle: planning, sampling or sending holds it up
+slots     requests wait for a seat, and nothing else holds them
+token_budget  requests wait because the step's tokens are spent
+demand    nobody waits: there is no more load to batch
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reports.schema import Point
+
+BUSY = 0.8  # share of the time from which a device has little left to give
+IDLE = 0.6
+SLOWER = 1.1  # TPOT grew by a tenth from one point to the next
+OFTEN = 0.1  # share of the steps in which the head of the queue was blocked
+
+
+@dataclass(frozen=True)
+class Limit:
+    name: str
+    sentence: str
+    evidence: dict[str, float | int | str | None]
+
+
+def limit_of(chosen: Point, before: Point | None, beyond: Point | None) -> Limit:
+    """What the step beyond the chosen point runs into; `before` and `beyond` are its neighbours in the sweep."""
+    # The next point shows it plainest. Where there is none, the step to the chosen one has to do.
+    left, right = (chosen, beyond) if beyond is not None else (before, chosen)
+    name, why = _cause(left, right)
+    sentence = f"Beyond it: {why}." if beyond is not None else f"Nothing larger was tried; there, {why}."
+    missed = [one for one in beyond.sla if one.verdict == "fail"] if beyond is not None else []
+    if beyond is not None and missed:
+        shown = ", ".join(f"{one.metric} {_ms(one.value)} against {one.bound:g}" for one in missed)
+        sentence += f" {beyond.value} misses the SLA ({shown})."
+        name = "sla" if name == "unknown" else name
+    return Limit(name, sentence, _evidence(chosen, beyond))
+
+
+def _cause(left: Point | None, right: Point) -> tuple[str, str]:
+    signals = right.signals
+    busy, waiting = signals.device_busy, signals.waiting_mean
+    out_of_kv = signals.blocked.get("kv", 0.0) + signals.blocked.get("watermark", 0.0)
+    if signals.preemptions or out_of_kv >= OFTEN:
+        usage = "" if signals.kv_usage_peak is None else f", KV usage peaks at {signals.kv_usage_peak:.0%}"
+        return "kv", (
+            f"KV memory is the limit at {right.value} ({signals.preemptions or 0} preemptions, the queue is held by KV "
+            f"in {out_of_kv:.0%} of the steps{usage})"
+        )
+    slower = _ratio(left, right)
+    if busy is not None and busy >= BUSY and slower is not None and slower >= SLOWER:
+        assert left is not None
+        return "compute", (
+            f"compute is the limit at {right.value} (device {busy:.0%} busy, median TPOT {_ms(left.p50_tpot_ms)} to "
+            f"{_ms(right.p50_tpot_ms)} ms)"
+        )
+    if busy is not None and busy < IDLE and waiting is not None and waiting >= 1:
+        return "host", (
+            f"the host is the limit at {right.value} (the device is only {busy:.0%} busy while {waiting:.1f} requests "
+            "wait on average)"
+        )
+    for key, name, what in (("rows", "slots", "a seat"), ("tokens", "token_budget", "the step's token budget")):
+        share = signals.blocked.get(key, 0.0)
+        if share >= OFTEN:
+            return name, f"requests still wait for {what} at {right.value}, in {share:.0%} of the steps"
+    if waiting is not None and waiting < 1:
+        return "demand", f"nobody waits at {right.value} ({waiting:.1f} on average), so there is no more load to batch"
+    return "unknown", f"no signal stands out at {right.value}"
+
+
+def _ratio(left: Point | None, right: Point) -> float | None:
+    if left is None or not left.p50_tpot_ms or right.p50_tpot_ms is None:
+        return None
+    return right.p50_tpot_ms / left.p50_tpot_ms
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4g}"
+
+
+def _evidence(chosen: Point, beyond: Point | None) -> dict[str, float | int | str | None]:
+    evidence: dict[str, float | int | str | None] = {}
+    for prefix, point in (("", chosen), ("next_", beyond)):
+        if point is None:
+            continue
+        signals = point.signals
+        evidence |= {
+            f"{prefix}value": point.value,
+            f"{prefix}output_token_per_s": point.output_token_per_s,
+            f"{prefix}p99_ttft_ms": point.p99_ttft_ms,
+            f"{prefix}p50_tpot_ms": point.p50_tpot_ms,
+            f"{prefix}p99_tpot_ms": point.p99_tpot_ms,
+            f"{prefix}device_busy": signals.device_busy,
+            f"{prefix}kv_usage_peak": signals.kv_usage_peak,
+            f"{prefix}preemptions": signals.preemptions,
+            f"{prefix}waiting_mean": signals.waiting_mean,
+        }
+    return evidence

@@ -1,0 +1,112 @@
+"""Runs of one plan beside each other, and why they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from reports.render.words import MISSING, number
+from reports.schema import RunFile, Summary, Waste
+
+Reader = Callable[[Summary], float | None]
+
+
+def _waste(name: str) -> Reader:
+    return lambda one: None if one.waste is None else float(getattr(one.waste, name))
+
+
+ROWS: tuple[tuple[str, Reader], ...] = (
+    ("output tok/s", lambda one: one.throughput.output_token_per_s),
+    ("output tok/s, steady", lambda one: one.throughput.steady.output_token_per_s if one.throughput.steady else None),
+    ("requests/s", lambda one: one.throughput.request_per_s),
+    ("duration, s", lambda one: one.throughput.window_s),
+    ("TTFT P50, ms", lambda one: one.latency.ttft_ms.p50),
+    ("TTFT P99, ms", lambda one: one.latency.ttft_ms.p99),
+    ("TPOT P50, ms", lambda one: one.latency.tpot_ms.p50),
+    ("TPOT P99, ms", lambda one: one.latency.tpot_ms.p99),
+    ("ITL P99, ms", lambda one: one.latency.itl_ms.p99),
+    ("E2EL P99, ms", lambda one: one.latency.e2el_ms.p99),
+    ("goodput, requests/s", lambda one: one.goodput.request_per_s),
+    ("requests completed", lambda one: one.requests.completed),
+    ("steps", lambda one: one.signals.steps),
+    ("launched tokens", _waste("launched_tokens")),
+    ("  useful", _waste("useful_tokens")),
+    ("  prompt padding", _waste("prompt_padding_tokens")),
+    ("  dead rows", _waste("dead_row_tokens")),
+    ("  recomputed", _waste("recomputed_tokens")),
+    ("slot-steps", _waste("slot_steps")),
+    ("  active", _waste("active_slot_steps")),
+    ("  dead", _waste("dead_slot_steps")),
+    ("  idle", _waste("idle_slot_steps")),
+)
+
+
+def side_by_side(runs: Sequence[RunFile], labels: Sequence[str] | None = None) -> RenderableType:
+    """Runs of one plan in columns, the last column being the last run over the first, and a sentence per run that says
+    what became of its seats and tokens. Labels default to the modes.
+
+    ValueError without at least two runs, or when one has no summary.
+    """
+    if len(runs) < 2:
+        raise ValueError("side by side takes two runs or more")
+    if any(run.summary is None for run in runs):
+        raise ValueError("a run has no summary; rebuild it first")
+    names = list(labels) if labels is not None else [run.engine.mode or run.engine.kind for run in runs]
+    summaries = [run.summary for run in runs if run.summary is not None]
+    parts: list[RenderableType] = []
+    if len({run.workload.sha256 for run in runs}) > 1:
+        parts.append(Text("These runs did different work (workload hashes differ): do not compare them.", "bold red"))
+    parts += [_table(names, summaries), Text()]
+    parts += [
+        Text(f"{name}: {sentence}")
+        for name, one in zip(names, summaries, strict=True)
+        if one.waste is not None and (sentence := reason(one.waste))
+    ]
+    return Group(*parts)
+
+
+def _table(names: Sequence[str], summaries: Sequence[Summary]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("")
+    for name in [*names, f"{names[-1]} / {names[0]}"]:
+        table.add_column(name, justify="right")
+    for title, read in ROWS:
+        values = [read(one) for one in summaries]
+        if not any(values):
+            continue
+        first, last = values[0], values[-1]
+        ratio = f"{last / first:.2f}x" if first and last is not None else MISSING
+        table.add_row(title, *map(number, values), ratio)
+    return table
+
+
+def reason(waste: Waste) -> str:
+    """Where the seats and the tokens went, in words."""
+    if not waste.slot_steps or not waste.launched_tokens:
+        return ""
+    lost = waste.dead_slot_steps + waste.idle_slot_steps
+    parts = [
+        f"{count:,} {words}"
+        for count, words in (
+            (waste.dead_slot_steps, "with a finished request kept in its batch"),
+            (waste.idle_slot_steps, "with nobody at work in the seat"),
+        )
+        if count
+    ]
+    seats = f"{lost:,} of {waste.slot_steps:,} slot-steps did no work ({lost / waste.slot_steps:.0%})"
+    useless = waste.launched_tokens - waste.useful_tokens
+    kinds = (
+        (waste.dead_row_tokens, "dead rows"),
+        (waste.prompt_padding_tokens, "prompt padding"),
+        (waste.bucket_padding_tokens, "bucket padding"),
+        (waste.recomputed_tokens, "recomputed"),
+        (waste.discarded_tokens, "discarded"),
+    )
+    tokens = (
+        f"{useless:,} of {waste.launched_tokens:,} launched tokens were useless ({useless / waste.launched_tokens:.0%})"
+    )
+    detail = ", ".join(f"{count:,} {name}" for count, name in kinds if count)
+    return f"{seats}{': ' + ', '.join(parts) if parts else ''}; {tokens}{': ' + detail if detail else ''}."
