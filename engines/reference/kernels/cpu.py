@@ -1,0 +1,102 @@
+"""Paged attention by batched matrix products: gather the blocks, then scores, softmax, values. No loop over rows.
+
+Rows of the same number of queries are computed together, padded to the longest of them. Padding is work, so a run of
+rows is cut where that saves more positions than another round of calls costs; rows sorted by length cut well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from engines.reference.kernels import Attend
+from engines.scheduling.plan import IntArray, Tables
+
+GROUP_COST = 600  # one more group takes about as long as attending to this many more positions (2 cores, 3 KV heads)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Neighbouring rows that are computed as one batch. Padded length S = blocks * block_size."""
+
+    first: int  # its queries are q[first:last]
+    last: int
+    rows: int
+    gather: torch.Tensor  # [2 * rows * kv_heads * blocks] pieces of the pool: K of every row and head, then V
+    hidden: torch.Tensor  # bool [rows, 1, queries, 1, S]: positions a query must not see
+    beyond: torch.Tensor  # [n] vectors of V past the end of their row
+
+
+def prepare(tables: Tables, lengths: IntArray, starts: IntArray, kv: torch.Tensor) -> Attend:
+    """tables: [rows, blocks]; lengths: [rows], each >= 1; starts: [rows + 1]; kv: a layer, for its shape and device."""
+    queries = np.diff(starts)
+    edges = [0, *(np.flatnonzero(np.diff(queries)) + 1).tolist(), len(queries)]
+    groups = [
+        _group(tables[low:high], lengths[low:high], starts[low : high + 1], kv)
+        for begin, end in pairwise(edges)
+        for low, high in _cuts(lengths, begin, end)
+    ]
+    return partial(paged_attention, groups=groups)
+
+
+def paged_attention(q: torch.Tensor, kv: torch.Tensor, groups: list[Group]) -> torch.Tensor:
+    """q: [queries, heads, head_dim]; kv: [blocks, 2, kv_heads, block_size, head_dim], one layer of the pool.
+
+    Returns the shape of q, contiguous.
+    """
+    heads, head_dim = q.shape[1:]
+    kv_heads, block_size = kv.shape[2:4]
+    per_kv_head = heads // kv_heads
+    pieces = kv.view(-1, block_size * head_dim)
+    q = q * head_dim**-0.5
+    out = torch.empty_like(q)
+    for g in groups:
+        batch, n = g.rows * kv_heads, (g.last - g.first) // g.rows
+        keys, values = pieces.index_select(0, g.gather).view(2, batch, -1, head_dim)
+        # A weight of exactly 0 does not hide a NaN that somebody left behind in V.
+        values.view(-1, head_dim).index_fill_(0, g.beyond, 0.0)
+        by_head = q[g.first : g.last].view(g.rows, n, kv_heads, per_kv_head, head_dim).transpose(1, 2)
+        scores = torch.bmm(by_head.reshape(batch, n * per_kv_head, head_dim), keys.transpose(1, 2))
+        scores.view(g.rows, kv_heads, n, per_kv_head, -1).masked_fill_(g.hidden, float("-inf"))
+        attended = torch.bmm(scores.softmax(dim=-1), values).view(g.rows, kv_heads, n, per_kv_head, head_dim)
+        out[g.first : g.last].view(g.rows, n, kv_heads, per_kv_head, head_dim).copy_(attended.transpose(1, 2))
+    return out
+
+
+def _cuts(lengths: IntArray, begin: int, end: int) -> list[tuple[int, int]]:
+    """Split rows begin..end where two groups, each padded to its own longest, save more than GROUP_COST positions."""
+    run = lengths[begin:end]
+    left = np.maximum.accumulate(run)[:-1]
+    right = np.maximum.accumulate(run[::-1])[::-1][1:]
+    sizes = np.arange(1, len(run))
+    saved = len(run) * run.max() - sizes * left - (len(run) - sizes) * right
+    if not saved.size or saved.max() < GROUP_COST:
+        return [(begin, end)]
+    middle = begin + 1 + int(saved.argmax())
+    return _cuts(lengths, begin, middle) + _cuts(lengths, middle, end)
+
+
+def _group(tables: Tables, lengths: IntArray, starts: IntArray, kv: torch.Tensor) -> Group:
+    kv_heads, block_size, device = kv.shape[2], kv.shape[3], kv.device
+    rows, n = len(lengths), int(starts[1] - starts[0])
+    blocks = -(-int(lengths.max()) // block_size)
+    # A table past its row's end may hold anything: read the dummy there, which stays in the cache.
+    held = np.where(np.arange(blocks) * block_size < lengths[:, None], tables[:, :blocks], 0).astype(np.int64)
+    heads = np.arange(2 * kv_heads).reshape(2, 1, kv_heads, 1)
+    gather = held[None, :, None, :] * (2 * kv_heads) + heads
+    positions = np.arange(blocks * block_size)
+    at = np.maximum((lengths - n)[:, None] + np.arange(n), 0)
+    row, offset = np.nonzero(positions >= lengths[:, None])
+    beyond = ((row[:, None] * kv_heads + np.arange(kv_heads)) * len(positions) + offset[:, None]).reshape(-1)
+    return Group(
+        first=int(starts[0]),
+        last=int(starts[-1]),
+        rows=rows,
+        gather=torch.from_numpy(gather.reshape(-1)).to(device),
+        hidden=torch.from_numpy(positions > at[:, :, None]).to(device)[:, None, :, None, :],
+        beyond=torch.from_numpy(beyond).to(device),
+    )
