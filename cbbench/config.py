@@ -72,7 +72,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     output: str | None = None
     json: bool = False
-    timeline: bool | None = None  # None: if the workload asks for it
+    timeline: bool | None = None  # None: where it is small enough to read
 
     def config_hash(self) -> str:
         """Identity of the work: equal for two runs that measure the same thing, however judged or shown."""

@@ -108,7 +108,7 @@ RUN_OPTIONS = (
     option("output", str, OUTPUT, "New or empty folder for the results. Default: runs/TIME-MODE-WORKLOAD.",
            "--output", "-o", metavar="DIR"),
     option("json", bool, OUTPUT, "Print the result as JSON and nothing else on stdout. Default: off.", "--json"),
-    on_off("timeline", OUTPUT, "Show who sat in which seat at which step. Default: if the workload asks for it."),
+    on_off("timeline", OUTPUT, "Show who sat in which seat at which step. Default: on up to 4 seats."),
 )  # fmt: skip
 
 CONFIG_FILE = option("config", Path, OUTPUT, "Read settings from this file; flags win. Default: cbbench.toml here, if "
