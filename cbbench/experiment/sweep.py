@@ -134,7 +134,7 @@ def measure_target(bench: Bench, target: Target, folder: Path, title: str) -> Po
         shutil.rmtree(place)
     try:
         result = measure(bench, target.config, place, title)
-    except EngineError as error:  # this value cannot run; others may
+    except (EngineError, UsageError) as error:  # this value cannot run; others may
         print(f"{title}: {error}", file=sys.stderr)
         return Point(value=target.value, folder=target.folder, config_sha256=target.config_sha256, error=str(error))
     return None if result.interrupted else point_of(target.value, target.folder, result, target.config_sha256)
