@@ -59,7 +59,7 @@ def test_with_sla_the_largest_throughput_within_it() -> None:
     ]
     advice = recommend("max-num-seqs", points, ["p99_ttft_ms<=500"])
     assert (advice.value, advice.proven) == (8, False)
-    assert "2 of 3 values within the SLA" in advice.reason
+    assert "which 2 of 3 values meet" in advice.reason
     assert "Unproven" in advice.reason
     assert "at least 299 needed" in advice.reason
     assert "16 misses the SLA (p99_ttft_ms 700 against 500)" in advice.reason
@@ -105,6 +105,9 @@ def test_words_as_values_stay_in_order() -> None:
         ("token_budget", {}, {"signals": Signals(device_busy=0.7, waiting_mean=9.0, blocked={"tokens": 0.5})}),
         ("demand", {}, {"signals": Signals(device_busy=0.9, waiting_mean=0.1)}),
         ("unknown", {}, {"signals": Signals()}),
+        ("unknown", {"tpot": 20.0}, {"tpot": 20.5}),
+        ("sla", {}, {"signals": Signals(device_busy=0.9, waiting_mean=0.1), "sla": (sla("fail", 900),)}),
+        ("compute", {}, {"tpot": 90.0, "sla": (sla("fail", 900),)}),
         ("sla", {}, {"signals": Signals(), "sla": (sla("fail", 900),)}),
     ],
 )
@@ -117,8 +120,13 @@ def test_the_signal_that_limits_the_next_step(name: str, left: dict[str, object]
     assert advice.evidence["next_output_token_per_s"] == 1001
 
 
+def test_a_batch_that_still_pays_is_not_limited_by_compute() -> None:
+    advice = recommend("max-num-seqs", [point(8, 500, tpot=20), point(16, 950, tpot=25)])
+    assert (advice.value, advice.limit) == (16, "unknown")
+
+
 def test_the_last_point_is_judged_by_the_step_to_it() -> None:
-    advice = recommend("max-num-seqs", [point(8, 500, tpot=20), point(16, 1000, tpot=40)])
+    advice = recommend("max-num-seqs", [point(8, 900, tpot=20), point(16, 1000, tpot=40)])
     assert (advice.value, advice.limit) == (16, "compute")
     assert "Nothing larger was tried" in advice.reason
 

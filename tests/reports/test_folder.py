@@ -228,6 +228,16 @@ def test_run_json_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not list((tmp_path / "run").glob("*.tmp"))
 
 
+def test_versions_and_scalars_of_libraries_are_written_as_plain_values(tmp_path: Path) -> None:
+    class Version(str):
+        __slots__ = ()
+
+    write_atomic(tmp_path / "x.json", {"torch": Version("2.1"), "blocks": np.int64(7)})
+    assert json.loads((tmp_path / "x.json").read_text()) == {"torch": "2.1", "blocks": 7}
+    with pytest.raises(NotImplementedError, match="a object cannot"):
+        write_atomic(tmp_path / "x.json", {"it": object()})
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
