@@ -93,7 +93,7 @@ def test_full_disk_during_a_run(cbbench: Call, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("reports.folder.open", open_full, raising=False)
     outcome = cbbench("run", *TINY, "--num-requests", 4, "-o", "out")
     assert outcome.code == 1
-    assert "disk" in outcome.error_line
+    assert "No space left" in outcome.error_line
 
 
 def test_unexpected_error_hides_its_traceback_until_asked(cbbench: Call, monkeypatch: pytest.MonkeyPatch) -> None:
