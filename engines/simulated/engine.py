@@ -87,7 +87,7 @@ def run_in_stretches(
                 source.completed(request.index, now_ns)
             recorder.take(outcome, now_ns)
 
-        if _take_stretch(scheduler, executor, source, clock, recorder):
+        if not observer.stopping and _take_stretch(scheduler, executor, source, clock, recorder):
             continue
         if (plan := scheduler.schedule(now_ns)) is not None:
             executor.submit(plan)
