@@ -29,6 +29,7 @@ Ending = Literal["finished", "stopped", "gone"]
 
 TICK_NS = 100_000_000  # how often time-outs, the observer's wish to stop and the server's presence are looked at
 SPARE = 32  # connections kept open beyond the load, where nothing caps it
+BURST = 16  # sends before the sockets are looked at again: what arrived must not wait for a long row of sends
 NEVER = 2**63 - 1
 
 
@@ -72,6 +73,7 @@ class LoadClient:
         self._pool = Pool(target, config, self._reactor, self)
         self._waiting: deque[Exchange] = deque()  # for a connection
         self._busy: dict[Connection, Exchange] = {}
+        self._ended: deque[tuple[Exchange, Failure | None, int]] = deque()  # to be recorded when there is time
         self._load: Load | None = None
         self._start_ns = 0
         self._next_due_ns = NEVER
@@ -111,7 +113,7 @@ class LoadClient:
         cpu_ns = time.process_time_ns()
         self._look_ahead()
         ending = self._loop(load)
-        self._cancel()
+        self._wind_up()
         self._tally.cpu_ns += time.process_time_ns() - cpu_ns
         self._tally.wall_ns += time.monotonic_ns() - start_ns
         self._tally.connections = self._pool.opened_ever
@@ -134,11 +136,16 @@ class LoadClient:
                 tick_ns = now_ns + TICK_NS
             if self._over(load):
                 return "finished"
-            idle_work = not load.window.full
-            ready = self._reactor.ready(now_ns if idle_work else min(self._next_due_ns, tick_ns))
+            sending = bool(self._waiting and self._pool.num_idle)
+            busy = sending or self._ended or not load.window.full
+            ready = self._reactor.ready(now_ns if busy else min(self._next_due_ns, tick_ns))
             if ready:
                 self._round(ready)
-            elif idle_work:
+            if sending:
+                self._send_waiting()
+            elif self._ended:
+                load.recorder.ended(*self._ended.popleft())
+            elif not load.window.full:
                 load.window.make_one()
 
     def _round(self, ready: list[tuple[Callable[[int], None], int]]) -> None:
@@ -200,11 +207,11 @@ class LoadClient:
                 answer=Answer(self._interpret),
             )
             self._waiting.append(exchange)
-            self._send_waiting()
         self._look_ahead()
+        self._send_waiting()
 
     def _send_waiting(self) -> None:
-        while self._waiting:
+        for _ in range(min(len(self._waiting), BURST)):
             connection = self._pool.take()
             if connection is None:
                 self._top_up()
@@ -287,15 +294,17 @@ class LoadClient:
 
     def _end(self, exchange: Exchange, failure: Failure | None, end_ns: int) -> None:
         assert self._load is not None
-        self._load.recorder.ended(exchange, failure, end_ns)
+        self._ended.append((exchange, failure, end_ns))
         self._load.pacing.completed(exchange.index, end_ns - self._start_ns)
         self._look_ahead()
 
-    def _cancel(self) -> None:
-        """What is still under way when the run is over."""
+    def _wind_up(self) -> None:
+        """Record what has ended, and cancel what has not."""
         assert self._load is not None
         now_ns = time.monotonic_ns()
-        for connection in list(self._busy):
+        while self._ended:
+            self._load.recorder.ended(*self._ended.popleft())
+        for connection in self._busy:
             self._pool.drop(connection)
         for exchange in (*self._busy.values(), *self._waiting):
             self._load.recorder.ended(exchange, None, now_ns, cancelled=True)

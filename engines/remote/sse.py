@@ -33,6 +33,9 @@ class SseParser:
         self._head: bytes | None = b""  # the first bytes, until it is known whether they are a byte order mark
 
     def feed(self, piece: bytes) -> list[SseEvent]:
+        if self._is_plain(piece):
+            self._head = None
+            return [SseEvent(piece[6:-2])]
         if self._head is not None:
             piece = self._without_bom(piece)
         if self._after_cr and piece:
@@ -60,6 +63,16 @@ class SseParser:
             else:
                 self._dispatch(events)
         return events
+
+    def _is_plain(self, piece: bytes) -> bool:
+        """One whole event, of one line of data and nothing else, between events: nearly every piece of a stream."""
+        return (
+            piece.endswith(b"\n\n")
+            and piece.startswith(b"data: ")
+            and piece.count(b"\n") == 2
+            and b"\r" not in piece
+            and not (self._partial or self._data or self._type or self._last_id or self._head or self._after_cr)
+        )
 
     def _without_bom(self, piece: bytes) -> bytes:
         assert self._head is not None
