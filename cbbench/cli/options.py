@@ -52,8 +52,8 @@ RUN_OPTIONS = (
     option("num_requests", int, WORKLOAD, "Requests in the plan. Default: 64.", metavar="N"),
     option("rate", float, WORKLOAD, "Open loop: requests per second, whether or not the engine keeps up. Default: "
            "none, all at t = 0.", metavar="R"),
-    option("arrival", str, WORKLOAD, "Shape of the arrivals under --rate. Default: poisson; gamma:CV with CV above 1 "
-           "is burstier.", metavar="poisson|constant|gamma:CV|trace"),
+    option("arrival", str, WORKLOAD, "Shape of the arrivals under --rate; gamma:CV with CV above 1 is burstier, trace "
+           "without --rate keeps the trace's own pace. Default: poisson.", metavar="poisson|constant|gamma:CV|trace"),
     option("concurrency", int, WORKLOAD, "Closed loop: keep N requests in flight; with --rate, the most in flight. "
            "Default: no limit.", metavar="N"),
     option("duration", float, WORKLOAD, "Stop sending after this many seconds. Default: send the whole plan.",

@@ -46,7 +46,7 @@ class Bench:
             config.workload,
             num_requests=config.num_requests,
             seed=config.seed,
-            arrival=config.arrival,
+            arrival=config.arrival or "poisson",
             max_model_len=self.context_tokens(config),
             misfit=config.misfit,
         )
@@ -117,6 +117,13 @@ def refuse_what_never_fits(plan: RequestPlan, scheduler: SchedulerConfig) -> Non
         )
 
 
+def rate_per_s(config: RunConfig, plan: RequestPlan) -> float | None:
+    """The rate asked for, or a trace's own; None where requests follow no schedule."""
+    if config.rate is None and config.arrival == "trace":
+        return float(plan.notes["trace_rate_per_s"])
+    return config.rate
+
+
 def describe_workload(config: RunConfig, plan: RequestPlan) -> WorkloadInfo:
     return WorkloadInfo(
         spec=plan.spec,
@@ -126,11 +133,11 @@ def describe_workload(config: RunConfig, plan: RequestPlan) -> WorkloadInfo:
         prompt_seed=config.prompt_seed,
         realised=realised(plan),
         pacing=PacingInfo(
-            rate_per_s=config.rate,
+            rate_per_s=rate_per_s(config, plan),
             concurrency=config.concurrency,
             duration_s=config.duration,
             drain_s=config.drain,
-            arrival=config.arrival,
+            arrival=config.arrival or (None if config.rate is None else "poisson"),
         ),
     )
 

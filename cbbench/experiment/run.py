@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from cbbench.config import RunConfig, UsageError
-from cbbench.experiment.bench import Bench, criteria_of, describe_workload
+from cbbench.experiment.bench import Bench, criteria_of, describe_workload, rate_per_s
 from cbbench.experiment.environment import environment
 from cbbench.experiment.interrupt import Interrupt
 from cbbench.experiment.live import LiveView
@@ -69,7 +69,7 @@ def measure(bench: Bench, config: RunConfig, folder: Path, title: str) -> RunFil
     plan = bench.plan(config)
     pacing = Pacing(
         plan.arrivals_ugap,
-        rate_per_s=config.rate,
+        rate_per_s=rate_per_s(config, plan),
         concurrency=config.concurrency,
         duration_s=config.duration,
         drain_s=config.drain,

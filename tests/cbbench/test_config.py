@@ -58,6 +58,7 @@ def test_stated_defaults_are_the_real_ones() -> None:
         ({"mode": "static", "chunked_prefill": False}, ["--mode continuous"]),
         ({"on_kv_pressure": "delay", "admission": "full-prompt"}, ["--admission", "delay", "full-reserve"]),
         ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, ["--max-num-batched-tokens", "--max-num-seqs"]),
+        ({"arrival": "constant"}, ["--arrival constant", "--rate"]),
         ({"top_k": 5}, ["--top-k", "--temperature"]),
         ({"sla": ["p99_ttft_ms is low"]}, ["--sla"]),
     ],
