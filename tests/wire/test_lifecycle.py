@@ -160,7 +160,13 @@ def test_a_server_that_goes_away_under_the_last_request() -> None:
 
 
 def test_a_connection_that_breaks_is_not_a_server_that_went() -> None:
-    ran = load(lambda call: call.close() if call.number == 1 else call.send(GOOD), requests=4, concurrency=1)  # type: ignore[arg-type]
+    async def script(call: Call) -> None:
+        if call.number == 1:
+            call.close()
+        else:
+            await call.send(GOOD)
+
+    ran = load(script, requests=4, concurrency=1)
     assert ran.problem is None
 
 
