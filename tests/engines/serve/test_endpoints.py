@@ -182,8 +182,23 @@ def test_other_errors_have_the_same_shape(server: Running) -> None:
 
 
 def test_values_that_change_nothing_are_taken(server: Running) -> None:
-    harmless = {"n": 1, "best_of": 1, "echo": False, "logprobs": None, "tools": [], "response_format": {"type": "text"}}
-    sampling = {"top_k": -1, "top_p": 1, "seed": -5, "priority": 3, "user": "me", "presence_penalty": 0, "metadata": {}}
+    harmless: dict[str, Any] = {
+        "n": 1,
+        "best_of": 1,
+        "echo": False,
+        "logprobs": None,
+        "tools": [],
+        "response_format": {"type": "text"},
+    }
+    sampling: dict[str, Any] = {
+        "top_k": -1,
+        "top_p": 1,
+        "seed": -5,
+        "priority": 3,
+        "user": "me",
+        "presence_penalty": 0,
+        "metadata": {},
+    }
     assert server.complete("abc", max_tokens=3, **harmless, **sampling)["text"] == "abc"
 
 
