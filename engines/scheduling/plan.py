@@ -37,6 +37,8 @@ class StepPlan:
     dead_slots: IntArray  # [dead rows] seats of finished requests that are launched all the same
     dead_lengths: IntArray  # [dead rows] KV positions such a row still attends to
     dead_tokens: int  # tokens launched in each dead row
+    swap_out: IntArray  # [moves, 2] (device block, host block), carried out before anything of the step is written
+    swap_in: IntArray  # [moves, 2] (host block, device block), carried out after swap_out
     tables: Tables  # [max_num_seqs, max blocks per sequence], by reference: indexed by slot
 
     @property

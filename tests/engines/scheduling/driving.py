@@ -155,6 +155,7 @@ class Driven:
             for position in range(int(start), int(start + count)):
                 block = int(plan.tables[slot, position // c.block_size])
                 assert block != 0, "a real token would be written to the dummy block"
+                assert self.scheduler.kv.pool.references(block) == 1, "a shared block would be written"
                 writes.append((block, position % c.block_size))
                 writer[block] = request
         assert len(set(writes)) == len(writes), "two writers of one place"
