@@ -89,6 +89,10 @@ class SchedulerConfig:
             raise EngineError(
                 "--on-kv-pressure swap: needs --swap-blocks N, the number of KV blocks to keep on the host"
             )
+        if self.max_prompt_chunk is not None and not self.chunked_prefill:
+            raise EngineError("--max-prompt-chunk: means nothing with --no-chunked-prefill; drop one of them")
+        if self.preempt_for_priority and self.order != "priority":
+            raise EngineError(f"--preempt-for-priority: needs --order priority, got --order {self.order}")
         self._check_implied_admission()
 
     def _check_implied_admission(self) -> None:

@@ -94,6 +94,10 @@ class KVManager:
         blocks: IntArray = (ends + (self.block_size - 1)) // self.block_size
         return (blocks - self._held[slots] - self._promised[slots]).clip(0)
 
+    def capacity(self, slots: IntArray) -> IntArray:
+        """Positions that fit the blocks each slot holds or has been promised: int64[len(slots)]."""
+        return (self._held[slots] + self._promised[slots]) * self.block_size
+
     def grow(self, slots: IntArray, ends: IntArray) -> None:
         """Extend tables so that slot i holds positions 0..ends[i]-1. Touches only rows that cross a block boundary."""
         missing = (ends + (self.block_size - 1)) // self.block_size - self._held[slots]

@@ -1,7 +1,7 @@
 """Quotas: what one tenant may hold at a time, and how fast it may spend. Part of the gate, below every policy.
 
 Tokens per second are a debt account: admission charges prompt + largest output, the account recovers at the tenant's
-rate up to one second's worth, and a tenant in debt is not admitted. So any request can run, and the long-run rate holds.
+rate up to one second's worth, and a tenant in debt is not admitted. So any request can run, and the rate holds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Quotas:
         self._accounts = {t: _Account(tokens=q.tokens_per_s or 0.0) for t, q in self._quota.items()}
 
     def reserves(self, request: Request) -> bool:
-        """A tenant with a block quota is always promised all it may need: so the quota holds without evicting anybody."""
+        """A tenant with a block quota is promised all it may need, so that the quota holds without evicting anybody."""
         return self._quota.get(request.tenant, UNLIMITED).kv_blocks is not None
 
     def refusal(self, request: Request, blocks: int) -> str | None:

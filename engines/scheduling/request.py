@@ -51,7 +51,6 @@ class Request:
         "computed_peak",
         "error",
         "event_runs",
-        "evicted_step",
         "finish_reason",
         "first_ns",
         "host_blocks",
@@ -65,6 +64,7 @@ class Request:
         "priority",
         "prompt_tokens",
         "rank",
+        "resumes_first",
         "sampled_step",
         "sampling",
         "scheduled_ns",
@@ -120,8 +120,8 @@ class Request:
         self.computed_peak = 0  # positions below it were computed once already; computing them again is waste
         self.host_blocks: list[int] = []  # where its KV is while it is swapped out
         self.swapped_positions = 0  # how many positions those hold
+        self.resumes_first = False  # swapped out under pressure: gets its blocks back before anybody is admitted
         self.preemptions = 0
-        self.evicted_step = 0  # the step in whose planning it last lost its seat
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.first_ns: int | None = None

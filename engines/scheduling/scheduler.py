@@ -98,15 +98,23 @@ class Scheduler:
         """The next step to launch, or None when nothing can run now."""
         if len(self._in_flight) >= MAX_STEPS_IN_FLIGHT:
             raise RuntimeError(f"{len(self._in_flight)} steps are in flight: collect one first")
+        self.seating.begin(self._step + 1)
+        plan = self._plan(now_ns)
+        if plan is None and self.seating.open_all_buckets():
+            plan = self._plan(now_ns)
+        waits_for_nothing = plan is None and self._live and not self._in_flight and self.wake_at_ns is None
+        assert not waits_for_nothing, f"nothing can run, yet {self.num_waiting} wait"
+        return plan
+
+    def _plan(self, now_ns: int) -> StepPlan | None:
         seating = self.seating
-        seating.begin(self._step + 1)
         counts, padding, evicted = seating.make_room()
         if evicted:
             for request in seating.rejected:
                 self._live.pop(request.index, None)
             seating.traffic.blocked = Blocked.PREEMPTED if self.num_waiting else Blocked.NO
         elif seating.admit(counts, now_ns):
-            counts, padding = seating.share()
+            counts, padding = seating.share_fitting()
         return self._launch(now_ns, counts, padding)
 
     def _launch(self, now_ns: int, counts: IntArray, padding: IntArray) -> StepPlan | None:
@@ -114,8 +122,6 @@ class Scheduler:
         slots = rows.in_order()
         launched = (counts + padding) > 0
         if not launched.any():
-            waits_for_nothing = self._live and not self._in_flight and self.wake_at_ns is None
-            assert not waits_for_nothing, f"nothing can run, yet {self.num_waiting} wait"
             return None
         own = launched & rows.live[slots]
         dead = slots[launched & ~own]

@@ -62,6 +62,7 @@ class Seating:
         self.collected = 0  # newest collected step
         self._step = 0  # the step being planned
         self._turn: int | None = None  # the prompt bucket of this step
+        self._evicted: set[int] = set()  # requests that lost their seat in this planning: they do not come back in it
 
     # -- sharing a step ------------------------------------------------------------------------------------------
 
@@ -69,11 +70,17 @@ class Seating:
         self._step = step
         self.wake_at_ns = None
         self._turn = None
+        self._evicted.clear()
         batching, rows = self.policies.batching, self.rows
         if batching.buckets:
             slots = rows.in_order()
             prefilling = rows.bucket[slots[self._wants(slots) > 1]].tolist()
             self._turn = batching.turn(prefilling, self.waiting.buckets(), step)
+
+    def open_all_buckets(self) -> bool:
+        """The bucket whose turn it is has nothing that can run: let all in. False if they were in already."""
+        closed, self._turn = self._turn is not None, None
+        return closed
 
     def share(self) -> tuple[IntArray, IntArray]:
         """(counts, padding) per taken seat, in plan order."""
@@ -104,16 +111,28 @@ class Seating:
                 return counts, padding, evicted
             if short <= self.kv.pool.num_pending:
                 # Blocks are on their way back behind a fence: the last rows wait a step, nobody else is evicted.
-                return self._hold_back(counts, growth), padding, evicted
-            self._evict(self.policies.victims.choose(slots[self.rows.live[slots]], self.rows))
+                return self._shorten(counts, slots), padding, evicted
+            self._evict(self.policies.victims.choose(slots[self.rows.live[slots]], self.rows), resumes_first=True)
             evicted = True
 
-    def _hold_back(self, counts: IntArray, growth: IntArray) -> IntArray:
-        """Counts with the growing rows at the end of plan order left out, so that the rest fits what is available."""
-        fits = np.cumsum(growth) <= self.kv.available
-        return np.where(fits | (growth == 0), counts, 0)
+    def share_fitting(self) -> tuple[IntArray, IntArray]:
+        """As share(), with newcomers seated. One that goes before others may be handed more than it was promised for;
+        it then takes from what is available, or makes do with its promise."""
+        counts, padding = self.share()
+        slots = self.rows.in_order()
+        if int(self.kv.beyond_promise(slots, self.rows.computed[slots] + counts).sum()) > self.kv.available:
+            counts = self._shorten(counts, slots)
+        return counts, padding
 
-    def _evict(self, slot: int) -> None:
+    def _shorten(self, counts: IntArray, slots: IntArray) -> IntArray:
+        """Counts that fit the blocks there are: the last rows in plan order get no more than their own blocks hold."""
+        computed = self.rows.computed[slots]
+        growth = self.kv.beyond_promise(slots, computed + counts)
+        fits = np.cumsum(growth) <= self.kv.available
+        return np.where(fits, counts, np.minimum(counts, self.kv.capacity(slots) - computed))
+
+    def _evict(self, slot: int, *, resumes_first: bool) -> None:
+        """resumes_first: once swapped out it goes before all who have no blocks; not so who got up for another."""
         request = self.rows.request[slot]
         assert request is not None
         fate = self.policies.pressure.fate(request)
@@ -128,11 +147,12 @@ class Seating:
         computed = int(self.rows.computed[slot])
         self.traffic.preempted += 1
         request.preemptions += 1
-        request.evicted_step = self._step
+        self._evicted.add(request.index)
         request.pending = int(self.rows.known[slot]) - request.prompt_tokens - request.output_tokens
         if fate is Fate.SWAP and self.kv.held(slot) <= self.kv.host.num_free:
             blocks = self.kv.blocks(slot)
             request.host_blocks = self.kv.host.take(len(blocks))
+            request.resumes_first = resumes_first
             request.swapped_positions = computed
             self.moves.out += zip(blocks, request.host_blocks, strict=True)
             self.traffic.swapped_out += 1
@@ -189,7 +209,7 @@ class Seating:
     def _try(self, head: Request, room: int, reserved: int, now_ns: int) -> tuple[int, Denied | None]:
         """Seat the head: (tokens it takes of the room, None), or (0, why not)."""
         policies, kv = self.policies, self.kv
-        if head.evicted_step == self._step:
+        if head.index in self._evicted:
             return 0, Denied(Blocked.PREEMPTED)
         if self.rows.num_taken == 0:
             opens_ns = policies.batching.opens_at_ns(len(self.waiting), self.rows.num_slots, head.submitted_ns)
@@ -219,7 +239,7 @@ class Seating:
             slot = request.slot
             self.kv.grow(np.array([slot]), np.array([computed]))
             self.moves.back += zip(request.host_blocks, self.kv.blocks(slot), strict=True)
-            request.host_blocks, request.swapped_positions = [], 0
+            request.host_blocks, request.swapped_positions, request.resumes_first = [], 0, False
             self.traffic.swapped_in += 1
         elif request.preemptions:
             self.traffic.resume_hit_tokens += computed
@@ -243,7 +263,7 @@ class Seating:
         slot = self.policies.yielding.who(head, self.rows)
         if slot is None:
             return False
-        self._evict(slot)
+        self._evict(slot, resumes_first=False)
         return True
 
     def _block(self, denied: Denied) -> None:

@@ -42,7 +42,7 @@ class Waiting:
 
     def push(self, request: Request) -> None:
         request.state = State.WAITING
-        entry = (0 if request.host_blocks else 1, request.rank, request.sequence, request)
+        entry = (0 if request.resumes_first else 1, request.rank, request.sequence, request)
         heapq.heappush(self._queues.setdefault(request.queue, []), entry)
         self._count += 1
 

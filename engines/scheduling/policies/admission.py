@@ -1,4 +1,4 @@
-"""Admission: how many KV blocks a request must be promised before it may sit. May ask for more or veto, never grants."""
+"""Admission: how many KV blocks a request must be promised before it may sit. May ask or veto, never grants."""
 
 from __future__ import annotations
 

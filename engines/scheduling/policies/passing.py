@@ -37,12 +37,16 @@ class NobodyYields:
 
 
 class PriorityYields:
-    """The least urgent seated request gets up for a strictly more urgent one (the last in plan order of equals)."""
+    """The last in plan order gets up for a head that is strictly more urgent.
+
+    Needs the priority order: there the last seat has the worst rank, so who got up waits behind the head, and who was
+    seated in this very step, before the head, is never asked.
+    """
 
     def who(self, head: Request, rows: Rows) -> int | None:
         slots = rows.in_order()
-        slots = slots[rows.live[slots]][::-1]
         if len(slots) == 0:
             return None
-        worst = int(slots[rows.priority[slots].argmax()])
-        return worst if rows.priority[worst] > head.priority else None
+        last = rows.request[int(slots[-1])]
+        assert last is not None
+        return last.slot if last.priority > head.priority and last.rank > head.rank else None
