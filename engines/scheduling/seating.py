@@ -112,7 +112,8 @@ class Seating:
             if short <= self.kv.pool.num_pending:
                 # Blocks are on their way back behind a fence: the last rows wait a step, nobody else is evicted.
                 return self._shorten(counts, slots), padding, evicted
-            self._evict(self.policies.victims.choose(slots[self.rows.live[slots]], self.rows), resumes_first=True)
+            victim = self._occupant(self.policies.victims.choose(slots[self.rows.live[slots]], self.rows))
+            self._evict(victim, self.policies.pressure.fate(victim), resumes_first=True)
             evicted = True
 
     def share_fitting(self) -> tuple[IntArray, IntArray]:
@@ -131,11 +132,14 @@ class Seating:
         fits = np.cumsum(growth) <= self.kv.available
         return np.where(fits, counts, np.minimum(counts, self.kv.capacity(slots) - computed))
 
-    def _evict(self, slot: int, *, resumes_first: bool) -> None:
-        """resumes_first: once swapped out it goes before all who have no blocks; not so who got up for another."""
+    def _occupant(self, slot: int) -> Request:
         request = self.rows.request[slot]
         assert request is not None
-        fate = self.policies.pressure.fate(request)
+        return request
+
+    def _evict(self, request: Request, fate: Fate, *, resumes_first: bool) -> None:
+        """resumes_first: once swapped out it goes before all who have no blocks; not so who got up for another."""
+        slot = request.slot
         if fate is Fate.REJECT:
             self.traffic.rejected += 1
             needs = self.kv.blocks_for(request.kv_limit)
@@ -263,7 +267,7 @@ class Seating:
         slot = self.policies.yielding.who(head, self.rows)
         if slot is None:
             return False
-        self._evict(slot, resumes_first=False)
+        self._evict(self._occupant(slot), Fate.SWAP, resumes_first=False)
         return True
 
     def _block(self, denied: Denied) -> None:
@@ -306,9 +310,7 @@ class Seating:
         self._let_go(request.slot)
 
     def _let_go(self, slot: int) -> None:
-        occupant = self.rows.request[slot]
-        assert occupant is not None
-        self.gate.leave(occupant, self.collected)
+        self.gate.leave(self._occupant(slot), self.collected)
 
     def _close_stint(self, request: Request) -> None:
         ended = max(self.collected, request.seated_step)

@@ -52,6 +52,7 @@ reserving = st.fixed_dictionaries(
         "static": st.sampled_from(["padded", "compact-held", "compact-freed"]),
         "static_patience_s": st.sampled_from([0.0, 0.004]),
         "on_kv_pressure": st.just("delay"),
+        "preempt_for_priority": st.booleans(),
     }
 )
 
