@@ -40,7 +40,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     workload: str = "azure-conv"
     num_requests: Positive = 64
     rate: PositiveFloat | None = None  # requests/s; None: no schedule
-    arrival: str = "poisson"
+    arrival: str | None = None  # poisson, under a rate
     concurrency: Positive | None = None
     duration: PositiveFloat | None = None  # s
     drain: Annotated[float, Meta(ge=0)] = 30.0  # s
@@ -72,7 +72,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     output: str | None = None
     json: bool = False
-    timeline: bool | None = None  # None: if the workload asks for it
+    timeline: bool | None = None  # None: where it is small enough to read
 
     def config_hash(self) -> str:
         """Identity of the work: equal for two runs that measure the same thing, however judged or shown."""
@@ -171,6 +171,8 @@ def _refuse_conflicts(config: RunConfig) -> None:
         raise UsageError("--[no-]chunked-prefill and --prefill belong to --mode continuous")
     if config.mode != "static" and config.static is not None:
         raise UsageError(f"--static {config.static} needs --mode static")
+    if config.arrival not in (None, "trace") and config.rate is None:
+        raise UsageError(f"--arrival {config.arrival} needs --rate: without it, nothing is scheduled")
     if config.temperature == 0 and (config.top_k or config.top_p < 1):
         raise UsageError("--top-k and --top-p need --temperature above 0: temperature 0 is greedy")
     # The scheduler checks its own settings; any pool, context and budget will do to hear its opinion early.

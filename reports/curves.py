@@ -48,8 +48,8 @@ def recommend(param: str, points: Sequence[Point], sla: Sequence[str] = ()) -> R
     best = max(fit, key=_throughput)  # of equals the first, so the smallest value
     if sla:
         chosen = best
-        reason = f"{param} {chosen.value} has the largest throughput of the {len(fit)} of {len(measured)} values "
-        reason += f"within the SLA: {_numbers(chosen)}."
+        reason = f"{param} {chosen.value} has the largest throughput within the SLA, which {len(fit)} of "
+        reason += f"{len(measured)} values meet: {_numbers(chosen)}."
     else:
         chosen = next(one for one in fit if _throughput(one) >= NEAR_BEST * _throughput(best))
         reason = f"{param} {chosen.value} is the smallest value within 5 % of the best throughput: {_numbers(chosen)}"

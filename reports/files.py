@@ -34,7 +34,7 @@ def disk(path: Path) -> Iterator[None]:
 
 def write_atomic(path: Path, content: object) -> None:
     """JSON for people to read, replaced at once: whoever reads sees the old file or the new one."""
-    data = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+    data = msgspec.json.format(msgspec.json.encode(content, enc_hook=_plain), indent=2) + b"\n"
     temporary = path.with_name(path.name + ".tmp")
     with disk(path):
         try:
@@ -46,6 +46,15 @@ def write_atomic(path: Path, content: object) -> None:
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def _plain(value: object) -> object:
+    """What libraries put in place of plain values: torch's version is a str, NumPy's scalars have item()."""
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(f"a {type(value).__name__} cannot be written as JSON")
 
 
 def read_json(path: Path, kind: type[T], schema: str | None = None) -> T:

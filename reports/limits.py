@@ -37,7 +37,7 @@ def limit_of(chosen: Point, before: Point | None, beyond: Point | None) -> Limit
     if beyond is not None and missed:
         shown = ", ".join(f"{one.metric} {_ms(one.value)} against {one.bound:g}" for one in missed)
         sentence += f" {beyond.value} misses the SLA ({shown})."
-        name = "sla" if name == "unknown" else name
+        name = name if name in ("kv", "compute", "host") else "sla"
     return Limit(name, sentence, _evidence(chosen, beyond))
 
 
@@ -51,12 +51,14 @@ def _cause(left: Point | None, right: Point) -> tuple[str, str]:
             f"KV memory is the limit at {right.value} ({signals.preemptions or 0} preemptions, the queue is held by KV "
             f"in {out_of_kv:.0%} of the steps{usage})"
         )
-    slower = _ratio(left, right)
-    if busy is not None and busy >= BUSY and slower is not None and slower >= SLOWER:
+    if waiting is not None and waiting < 1:
+        return "demand", f"nobody waits at {right.value} ({waiting:.1f} on average), so there is no more load to batch"
+    slower, faster = _ratios(left, right)
+    if busy is not None and busy >= BUSY and slower >= SLOWER and slower > faster:
         assert left is not None
         return "compute", (
             f"compute is the limit at {right.value} (device {busy:.0%} busy, median TPOT {_ms(left.p50_tpot_ms)} to "
-            f"{_ms(right.p50_tpot_ms)} ms)"
+            f"{_ms(right.p50_tpot_ms)} ms for {faster:.2f}x the throughput)"
         )
     if busy is not None and busy < IDLE and waiting is not None and waiting >= 1:
         return "host", (
@@ -67,15 +69,16 @@ def _cause(left: Point | None, right: Point) -> tuple[str, str]:
         share = signals.blocked.get(key, 0.0)
         if share >= OFTEN:
             return name, f"requests still wait for {what} at {right.value}, in {share:.0%} of the steps"
-    if waiting is not None and waiting < 1:
-        return "demand", f"nobody waits at {right.value} ({waiting:.1f} on average), so there is no more load to batch"
     return "unknown", f"no signal stands out at {right.value}"
 
 
-def _ratio(left: Point | None, right: Point) -> float | None:
-    if left is None or not left.p50_tpot_ms or right.p50_tpot_ms is None:
-        return None
-    return right.p50_tpot_ms / left.p50_tpot_ms
+def _ratios(left: Point | None, right: Point) -> tuple[float, float]:
+    """TPOT and throughput of the right point over the left one's; 1 where a number is missing."""
+    if left is None:
+        return 1.0, 1.0
+    pairs = (left.p50_tpot_ms, right.p50_tpot_ms), (left.output_token_per_s, right.output_token_per_s)
+    slower, faster = (after / before if before and after else 1.0 for before, after in pairs)
+    return slower, faster
 
 
 def _ms(value: float | None) -> str:

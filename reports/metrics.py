@@ -11,6 +11,7 @@ NaN marks what a request does not have; it stays inside these arrays.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,21 +77,22 @@ def request_times(record: RunRecord) -> RequestTimes:
     sent = record.column_ns("sent")
     scheduled = record.column_ns("scheduled")
     order = np.lexsort((record.column("i"), np.where(sent == MISSING, scheduled, sent)))
-    status = np.array([row.status for row in record.rows], dtype=np.str_)[order]
-    reason = np.array([row.finish_reason or "" for row in record.rows], dtype=np.str_)[order]
     sent, scheduled = sent[order], scheduled[order]
     first, last = record.column_ns("first")[order], record.column_ns("last")[order]
     tokens = record.column("output_tokens")[order]
-    completed = status == "completed"
+    completed = _flags(row.status == "completed" for row in record.rows)[order]
+    failed = _flags(row.status == "failed" for row in record.rows)[order]
+    rejected = _flags(row.finish_reason == "rejected" for row in record.rows)[order]
+    at_length = _flags(row.finish_reason == "length" for row in record.rows)[order]
     event_ns = record.event_times_ns()
     itl_event = _gap_ends(record)
     return RequestTimes(
         completed=completed,
-        failed=status == "failed",
-        rejected=(status == "failed") & (reason == "rejected"),
-        cancelled=status == "cancelled",
+        failed=failed,
+        rejected=failed & rejected,
+        cancelled=~(completed | failed),
         was_sent=sent != MISSING,
-        single_token=completed & (tokens == 1) & (reason == "length"),
+        single_token=completed & (tokens == 1) & at_length,
         prompt_tokens=record.column("prompt_tokens")[order],
         output_tokens=tokens,
         scheduled_ns=scheduled,
@@ -109,6 +111,10 @@ def request_times(record: RunRecord) -> RequestTimes:
     )
 
 
+def _flags(values: Iterable[bool]) -> BoolArray:
+    return np.fromiter(values, dtype=np.bool_)
+
+
 def _between_ms(begin_ns: IntColumn, end_ns: IntColumn, wanted: BoolArray) -> FloatArray:
     known = wanted & (begin_ns != MISSING) & (end_ns != MISSING)
     return np.where(known, (end_ns - begin_ns) / 1e6, np.nan)
@@ -117,7 +123,7 @@ def _between_ms(begin_ns: IntColumn, end_ns: IntColumn, wanted: BoolArray) -> Fl
 def _gap_ends(record: RunRecord) -> IntColumn:
     """Indices of the token events that end a gap: all events of completed requests but their first."""
     at, count = record.column("events_at"), record.column("events")
-    keep = np.array([row.status == "completed" for row in record.rows], dtype=np.bool_) & (count > 0)
+    keep = _flags(row.status == "completed" for row in record.rows) & (count > 0)
     at, count = at[keep], count[keep]
     # +1 where a request's events begin, -1 behind their end: the running sum marks the events that count.
     marks = np.zeros(record.event_values.shape[0] + 1, dtype=np.int8)

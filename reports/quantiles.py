@@ -69,10 +69,11 @@ def rank_interval(n: int, p: float, confidence: float) -> tuple[int, int] | None
     each tail taking half of the rest: P(Bin(n, p) < low) and P(Bin(n, p) >= high). None if n is too small for one
     (under 368 for P99 at 0.95). Distribution-free; papers.md 3.4."""
     tail = (1 - confidence) / 2
-    ranks = np.arange(n + 1)
-    at_most = bdtr(ranks, n, p)  # P(Bin <= rank)
-    low = int(np.searchsorted(at_most, tail, side="right"))  # P(Bin <= low - 1) <= tail
-    high = int(np.searchsorted(at_most, 1 - tail, side="left")) + 1  # P(Bin <= high - 1) >= 1 - tail
+    reach = 10 * math.sqrt(n * p * (1 - p)) + 10  # ranks further off than that have no say
+    begin = max(0, math.floor(n * p - reach))
+    at_most = bdtr(np.arange(begin, min(n, math.ceil(n * p + reach)) + 1), n, p)  # P(Bin <= rank)
+    low = begin + int(np.searchsorted(at_most, tail, side="right"))  # P(Bin <= low - 1) <= tail
+    high = begin + int(np.searchsorted(at_most, 1 - tail, side="left")) + 1  # P(Bin <= high - 1) >= 1 - tail
     return (low, high) if low >= 1 and high <= n else None
 
 

@@ -217,7 +217,7 @@ class Point(msgspec.Struct, frozen=True):
 class Recommendation(msgspec.Struct, frozen=True):
     value: Value | None  # None: no point qualifies
     reason: str
-    limit: str  # what stops the next step: kv | slots | token_budget | compute | host | sla | swept_range | unknown
+    limit: str  # what stops the next step: kv | demand | compute | host | slots | token_budget | sla | unknown
     proven: bool  # every SLA of that point passed its test, rather than only its point estimate
     evidence: dict[str, float | int | str | None] = {}
 

@@ -26,7 +26,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     # Imported only now that something failed: these load NumPy.
     from cbbench.config import UsageError
     from engines.base import EngineError
-    from reports.folder import FolderError
+    from reports.files import FolderError
     from workloads.errors import WorkloadError
 
     if isinstance(error, EngineError | FolderError):

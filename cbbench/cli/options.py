@@ -12,8 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
-ENGINE, WORKLOAD, SCHEDULER = "Engine", "Workload", "Scheduler"
-JUDGEMENT, OUTPUT = "Judgement", "Output"
+ENGINE, WORKLOAD, SCHEDULER, PREFILL, JUDGEMENT, OUTPUT = (
+    "Engine",
+    "Workload",
+    "Scheduler",
+    "Prefill",
+    "Judgement",
+    "Output",
+)
 
 
 def option(field: str, kind: Any, panel: str, text: str, *flags: str, metavar: str | None = None) -> inspect.Parameter:
@@ -37,23 +43,23 @@ def on_off(field: str, panel: str, text: str) -> inspect.Parameter:
 
 RUN_OPTIONS = (
     option("engine", str, ENGINE, "What runs the requests. Default: reference, cbbench's own engine in this process.",
-           metavar="reference"),
+           metavar="KIND"),
     option("model", str, ENGINE, "A known shape (smollm2-135m, qwen3-0.6b, llama-3.1-8b, tiny), a GGUF file or a "
-           "Hugging Face folder. Default: smollm2-135m; tiny is a small random model.", metavar="NAME|PATH"),
-    option("weights", str, ENGINE, "random: seeded random weights, nothing to download. Default: auto, the real ones.",
-           metavar="auto|random"),
-    option("device", str, ENGINE, "Where the model runs. Default: auto, a GPU if there is one.",
-           metavar="auto|cpu|cuda"),
-    option("dtype", str, ENGINE, "Precision of weights and KV cache. Default: auto, bf16 where the hardware is fast at "
-           "it, else fp32.", metavar="auto|bf16|fp16|fp32"),
+           "Hugging Face folder. Default: smollm2-135m; tiny is a small random model.", metavar="NAME"),
+    option("weights", str, ENGINE, "random: seeded random weights of that shape, with no file. Default: auto, the real "
+           "ones.", metavar="KIND"),
+    option("device", str, ENGINE, "Where the model runs: cpu or cuda. Default: auto, a GPU if there is one.",
+           metavar="NAME"),
+    option("dtype", str, ENGINE, "Precision of weights and KV cache: bf16, fp16 or fp32. Default: auto, bf16 where the "
+           "hardware is fast at it, else fp32.", metavar="TYPE"),
 
     option("workload", str, WORKLOAD, "Lengths to ask for: a preset (cbbench workload list), 'prompt=LAW;output=LAW' "
-           "or a file. Default: azure-conv.", metavar="SPEC|FILE"),
+           "or a file. Default: azure-conv.", metavar="SPEC"),
     option("num_requests", int, WORKLOAD, "Requests in the plan. Default: 64.", metavar="N"),
     option("rate", float, WORKLOAD, "Open loop: requests per second, whether or not the engine keeps up. Default: "
            "none, all at t = 0.", metavar="R"),
-    option("arrival", str, WORKLOAD, "Shape of the arrivals under --rate. Default: poisson; gamma:CV with CV above 1 "
-           "is burstier.", metavar="poisson|constant|gamma:CV|trace"),
+    option("arrival", str, WORKLOAD, "Shape of the arrivals under --rate: constant, poisson, gamma:CV (burstier above "
+           "CV 1) or trace, which without --rate keeps its own pace. Default: poisson.", metavar="LAW"),
     option("concurrency", int, WORKLOAD, "Closed loop: keep N requests in flight; with --rate, the most in flight. "
            "Default: no limit.", metavar="N"),
     option("duration", float, WORKLOAD, "Stop sending after this many seconds. Default: send the whole plan.",
@@ -65,7 +71,7 @@ RUN_OPTIONS = (
     option("prompt_seed", int, WORKLOAD, "Seed of the prompts' content, which changes no length. Default: 0.",
            metavar="N"),
     option("misfit", str, WORKLOAD, "When prompt + output exceeds the context in a file or trace: error stops before "
-           "the run, reject runs and counts it as failed. Default: error.", metavar="error|reject"),
+           "the run, reject runs and counts it as failed. Default: error.", metavar="WORD"),
     on_off("ignore_eos", WORKLOAD, "Force the planned output length even past an end-of-text token. Default: on."),
     option("temperature", float, WORKLOAD, "Sampling temperature. Default: 0, greedy.", metavar="T"),
     option("top_k", int, WORKLOAD, "Sample among the K likeliest tokens. Default: 0, all.", metavar="K"),
@@ -73,10 +79,10 @@ RUN_OPTIONS = (
            "Default: 1, all.", metavar="P"),
 
     option("mode", str, SCHEDULER, "continuous: a request joins and leaves the batch at any step. static: a batch is "
-           "filled, then runs until its last request ends. Default: continuous.", metavar="continuous|static"),
-    option("static", str, SCHEDULER, "What static means: padded launches padding and finished rows too; the compact "
-           "ones do not; -held keeps the KV of finished rows until the batch ends, -freed does not. Default: padded.",
-           metavar="padded|compact-held|compact-freed"),
+           "filled, then runs until its last request ends. Default: continuous.", metavar="WORD"),
+    option("static", str, SCHEDULER, "What static means. padded: padding and finished rows are computed too. "
+           "compact-held: they are not, but KV is freed when the batch ends. compact-freed: each request frees its "
+           "own. Default: padded.", metavar="KIND"),
     option("max_num_seqs", int, SCHEDULER, "Seats in the batch: more raise throughput and the time per token. "
            "Default: 32.", metavar="N"),
     option("max_num_batched_tokens", int, SCHEDULER, "Tokens computed per step, prompts and outputs together: more "
@@ -86,29 +92,30 @@ RUN_OPTIONS = (
     option("kv_blocks", int, SCHEDULER, "Usable blocks of KV cache: too few delay or preempt requests. Default: what "
            "all seats need, within memory.", metavar="N"),
     option("block_size", int, SCHEDULER, "Tokens per KV block. Default: 16.", metavar="N"),
-    on_off("chunked_prefill", SCHEDULER, "Split long prompts over steps, so that running outputs go on. Default: on."),
-    option("prefill", str, SCHEDULER, "Who gets a step's tokens first: running outputs, or waiting prompts (sooner "
-           "first token, stalls after it). Default: decode-first.", metavar="decode-first|prefill-first"),
-    option("order", str, SCHEDULER, "Who is admitted next. Default: fcfs, first come, first served.", metavar="fcfs"),
-    option("admission", str, SCHEDULER, "KV blocks that must be free to admit: for the prompt, or for prompt and full "
-           "output (never preempts). Default: full-prompt; full-reserve in static mode.",
-           metavar="full-prompt|full-reserve"),
+    option("order", str, SCHEDULER, "Who is admitted next. Default: fcfs, first come, first served.", metavar="WORD"),
+    option("admission", str, SCHEDULER, "KV blocks that must be free to admit. full-prompt: the prompt's. "
+           "full-reserve: those of prompt and full output, so that nothing is preempted. Default: full-prompt; "
+           "full-reserve in static mode.", metavar="WORD"),
     option("watermark", float, SCHEDULER, "Share of KV blocks, in percent, that full-prompt admission leaves free. "
            "Default: 1.", metavar="PCT"),
     option("on_kv_pressure", str, SCHEDULER, "When KV blocks run out: delay admits full-reserve so that it cannot "
            "happen, recompute preempts the last one in, reject fails it. Default: recompute.",
-           metavar="delay|recompute|reject"),
+           metavar="WORD"),
+
+    on_off("chunked_prefill", PREFILL, "Split long prompts over steps, so that running outputs go on. Default: on."),
+    option("prefill", str, PREFILL, "Who gets a step's tokens first. decode-first: running outputs. prefill-first: "
+           "waiting prompts, for a sooner first token and stalls after it. Default: decode-first.", metavar="WORD"),
 
     option("sla", list[str], JUDGEMENT, "A bound to judge by, as in 'p99_ttft_ms<=500'; repeat for more. Exit code 3 "
            "if one fails, 5 if the run is too short to say. Default: none.", metavar="EXPR"),
     option("confidence", float, JUDGEMENT, "Confidence for SLA verdicts and intervals. Default: 0.95.", metavar="P"),
     option("max_failure_rate", float, JUDGEMENT, "Share of failed requests above which the load is invalid, exit code "
-           "7. Default: 0.01.", metavar="SHARE"),
+           "7. Default: 0.01.", metavar="R"),
 
     option("output", str, OUTPUT, "New or empty folder for the results. Default: runs/TIME-MODE-WORKLOAD.",
            "--output", "-o", metavar="DIR"),
     option("json", bool, OUTPUT, "Print the result as JSON and nothing else on stdout. Default: off.", "--json"),
-    on_off("timeline", OUTPUT, "Show who sat in which seat at which step. Default: if the workload asks for it."),
+    on_off("timeline", OUTPUT, "Show who sat in which seat at which step. Default: on up to 4 seats."),
 )  # fmt: skip
 
 CONFIG_FILE = option("config", Path, OUTPUT, "Read settings from this file; flags win. Default: cbbench.toml here, if "

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from cbbench.config import RunConfig
-from cbbench.experiment.bench import Bench, criteria_of, describe_workload
+from cbbench.config import RunConfig, UsageError
+from cbbench.experiment.bench import Bench, criteria_of, describe_workload, rate_per_s
 from cbbench.experiment.environment import environment
 from cbbench.experiment.interrupt import Interrupt
 from cbbench.experiment.live import LiveView
@@ -24,6 +24,8 @@ from reports.render.terminal import run_view
 from reports.render.timeline import timeline
 from reports.schema import RunFile
 from workloads.pacing import Pacing
+
+TIMELINE_SEATS = 4  # up to this many, the timeline is shown unasked
 
 
 class Recorder:
@@ -52,9 +54,12 @@ class Recorder:
 def run(config: RunConfig) -> int:
     """`cbbench run`: the exit code."""
     folder = Path(config.output) if config.output else default_folder(f"{config.mode}-{config.workload}")
+    if folder.exists() and any(folder.iterdir()):  # said now, not after the model has loaded
+        raise UsageError(f"--output: {folder} is not empty; choose a new folder")
     bench = Bench(config)
     result = measure(bench, config, folder, title=f"{config.mode} · {config.workload}")
-    show(result, folder, json=config.json, with_timeline=bool(config.timeline))
+    few_seats = config.max_num_seqs <= TIMELINE_SEATS
+    show(result, folder, json=config.json, with_timeline=few_seats if config.timeline is None else config.timeline)
     print(f"results in {folder}", file=sys.stderr)
     return code_of(result)
 
@@ -64,7 +69,7 @@ def measure(bench: Bench, config: RunConfig, folder: Path, title: str) -> RunFil
     plan = bench.plan(config)
     pacing = Pacing(
         plan.arrivals_ugap,
-        rate_per_s=config.rate,
+        rate_per_s=rate_per_s(config, plan),
         concurrency=config.concurrency,
         duration_s=config.duration,
         drain_s=config.drain,

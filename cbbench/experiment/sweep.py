@@ -43,13 +43,15 @@ class Target:
     config_sha256: str
 
 
-def sweep(param: str, values: str, given: Mapping[str, Any]) -> int:
+def sweep(param: str, values_text: str, given: Mapping[str, Any]) -> int:
     """`cbbench sweep`: the exit code."""
-    asked = parse_values(param, values)
+    asked = parse_values(param, values_text)
     base = target_of(param, asked[0], given).config
     folder = Path(base.output) if base.output else default_folder(f"sweep-{param}")
     before = points_before(folder, param)
-    targets = [target_of(param, value, given) for value in dict.fromkeys([*asked, *before])]
+    # The order asked for is kept; only points from before that are not asked for again need a place among the others.
+    values = asked if set(before) <= set(asked) else sorted({*asked, *before})
+    targets = [target_of(param, value, given) for value in values]
     bench = Bench(base)
     plan_sha256 = bench.plan(base).sha256
     done = {value: judged_anew(folder, point, targets, plan_sha256) for value, point in before.items()}
@@ -132,7 +134,7 @@ def measure_target(bench: Bench, target: Target, folder: Path, title: str) -> Po
         shutil.rmtree(place)
     try:
         result = measure(bench, target.config, place, title)
-    except EngineError as error:  # this value cannot run; others may
+    except (EngineError, UsageError) as error:  # this value cannot run; others may
         print(f"{title}: {error}", file=sys.stderr)
         return Point(value=target.value, folder=target.folder, config_sha256=target.config_sha256, error=str(error))
     return None if result.interrupted else point_of(target.value, target.folder, result, target.config_sha256)

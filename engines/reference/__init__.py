@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from engines.base import EngineError
+
+if TYPE_CHECKING:
+    from engines.reference.model.weights import LoadedModel
 
 
 def require_torch() -> None:
     """Raise EngineError (exit code 2) where the base install, which has no torch, is asked for this engine."""
     if find_spec("torch") is None:
         raise EngineError("the reference engine needs torch: pip install 'cbbench[engine]'")
+
+
+def load_model(
+    name: str, *, weights: str = "auto", dtype: str = "auto", device: str = "auto", seed: int = 0
+) -> LoadedModel:
+    """See engines.reference.model.weights.load_model. Importing this package loads no torch; this call does."""
+    require_torch()
+    from engines.reference.model import weights as loading
+
+    return loading.load_model(name, weights=weights, dtype=dtype, device=device, seed=seed)

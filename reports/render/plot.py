@@ -89,7 +89,7 @@ def _place_labels(cells: list[list[str]], places: Sequence[tuple[float, float]],
     for column, row in spots:
         cells[row][column] = MARKER
     for (column, row), label in zip(spots, labels, strict=True):
-        free = []
+        free: list[tuple[int, int, int, int]] = []
         for line, start in [(row + down, column + side) for down in (0, -1, 1) for side in (2, -len(label) - 1)]:
             wanted = {(start + offset, line) for offset in range(len(label))}
             if 0 <= line < len(cells) and start >= 0 and start + len(label) <= len(cells[0]) and not wanted & taken:

@@ -53,7 +53,7 @@ def timeline(
     if steps == 0 or slots == 0:
         return Text("no slot timeline: no step was recorded", style="dim")
     label = len(str(slots - 1)) + 2
-    columns = max(8, min(steps, width - label))
+    columns = min(steps, max(8, width - label))
     edges = np.round(np.linspace(0, steps, columns + 1)).astype(np.int64)
     counts = seat_counts(stints, tail_of(run), slots, edges)
     lines = [_line(slot, counts[slot], label) for slot in range(min(slots, max_slots))]

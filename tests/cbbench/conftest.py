@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from cbbench.cli.app import invoke
 
@@ -38,7 +39,16 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cbbench(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+def one_thread() -> Iterator[None]:
+    """The tiny model's steps are too short to share among cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def cbbench(one_thread: None, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     def call(*arguments: object) -> Outcome:
         capsys.readouterr()
         code = invoke([str(argument) for argument in arguments])
@@ -50,7 +60,7 @@ def cbbench(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 def start(*arguments: object) -> subprocess.Popen[str]:
     """A real process, in the current folder."""
     command = [sys.executable, "-c", "from cbbench.cli.app import main; main()", *map(str, arguments)]
-    environment = os.environ | {"COLUMNS": "120"}
+    environment = os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 

@@ -48,6 +48,14 @@ def test_both_modes_ask_the_same(cbbench: Call) -> None:
     assert "continuous" in side_by_side.out
 
 
+def test_a_trace_comes_at_its_own_pace(cbbench: Call) -> None:
+    Path("trace.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,4,4\n0.1,4,4\n0.4,4,4\n")
+    outcome = cbbench(*("run", *TINY, "--workload", "trace.csv", "--arrival", "trace", "--json", "-o", "out"))
+    assert json.loads(outcome.out)["workload"]["pacing"]["rate_per_s"] == pytest.approx(5.0)
+    rows = [json.loads(line) for line in Path("out/requests.jsonl").read_text().splitlines()]
+    assert [row["scheduled"] / 1e9 for row in rows] == pytest.approx([0, 0.1, 0.4])
+
+
 def test_bus_stop_shows_its_seats(cbbench: Call) -> None:
     outcome = cbbench("run", "--model", "tiny", "--device", "cpu", "--workload", "bus-stop", "--mode", "static")
     assert outcome.code == 0

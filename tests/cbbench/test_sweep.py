@@ -67,7 +67,7 @@ def test_other_settings_in_the_same_folder_are_refused(cbbench: Call, change: tu
 
 
 def test_ctrl_c_then_resume(spawn: Callable[..., subprocess.Popen[str]], cbbench: Call) -> None:
-    long = ("sweep", "max-num-seqs", *TINY, "--num-requests", 400, "-o", "out", "--values", "8,1")
+    long = ("sweep", "max-num-seqs", *TINY, "--num-requests", 100, "-o", "out", "--values", "8,1")
     process = spawn(*long)
     wait_for_lines(Path("out/max-num-seqs-1/requests.jsonl"), 2, process)
     process.send_signal(signal.SIGINT)
@@ -78,7 +78,7 @@ def test_ctrl_c_then_resume(spawn: Callable[..., subprocess.Popen[str]], cbbench
     assert cbbench(*long).code == 0
     assert [point["value"] for point in state()["points"]] == [8, 1]
     assert Path("out/max-num-seqs-8/requests.jsonl").read_bytes() == first
-    assert len(Path("out/max-num-seqs-1/requests.jsonl").read_text().splitlines()) == 400
+    assert len(Path("out/max-num-seqs-1/requests.jsonl").read_text().splitlines()) == 100
 
 
 def test_no_point_meets_the_sla(cbbench: Call) -> None:

@@ -126,9 +126,21 @@ def _rope_divisors(
     raise EngineError(f"{path}: RoPE scaling {kind!r} is not supported")
 
 
+class _Reader(gguf.GGUFReader):
+    """The package slices its numpy.memmap half a million times, and a plain array over it is three times as fast."""
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        return self._plain
+
+    @data.setter
+    def data(self, mapped: NDArray[np.uint8]) -> None:
+        self._plain = np.asarray(mapped)
+
+
 def _reader(path: Path) -> gguf.GGUFReader:
     try:
-        return gguf.GGUFReader(path)
+        return _Reader(path)
     except OSError as error:
         raise EngineError(f"{path}: {error.strerror or 'cannot be read'}") from None
     except Exception:

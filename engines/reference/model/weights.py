@@ -25,6 +25,15 @@ class LoadedModel:
     checkpoint: Checkpoint
     dtype_reason: str
 
+    @property
+    def context_tokens(self) -> int:
+        return self.llama.config.max_position
+
+    @property
+    def device(self) -> str:
+        """ "cpu" or "cuda" """
+        return self.llama.device.type
+
 
 def load_model(
     name: str, *, weights: str = "auto", dtype: str = "auto", device: str = "auto", seed: int = 0

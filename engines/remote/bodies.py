@@ -1,0 +1,106 @@
+"""The requests' bytes: prompts of a planned length, in the API's words, made shortly before they are needed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from engines.remote.openai import Asked
+from workloads.plan import RequestPlan
+from workloads.prompts import Prompts
+
+WINDOW_BYTES = 8 * 1024 * 1024  # of bodies made ahead; a plan of long prompts can hold gigabytes
+
+# Words that are one token each, with a space before them, in every large vocabulary tried.
+_WORDS_TEXT = """
+the of and to in is that for it as was with be by on not he his but at are this have from or had an they which one you
+were all her she there would their we him been has when who will no more if out so said what up its about into than them
+can only other new some could time these two may then do first any my now such like our over man me even most made after
+also did many before must through back years where much your way well down should because each just those people how too
+little state good very make world still own see men work long get here between both life being under never day same
+another know while last might us great old year off come since against go came right used take three states few house
+use during without again place american around however home small found thought went say part once general high upon
+school every does got left number course war until always away something fact though water less public put think almost
+hand enough far head yet government system better set nothing night end why called find going look later point next city
+business program give group young days let room within face church power country family
+"""
+WORDS = _WORDS_TEXT.split()
+
+
+class PromptMaker:
+    """What request i asks. As ids its length is exact; as text it is meant to be, and the answer's usage tells."""
+
+    def __init__(
+        self,
+        plan: RequestPlan,
+        *,
+        as_ids: bool,
+        token_ids: tuple[int, int],
+        prompt_seed: int,
+        overhead_tokens: int = 0,
+        first_id: int | None = None,
+    ) -> None:
+        """overhead_tokens: what the server adds to a text, such as a chat template; a text is made shorter by it.
+
+        first_id: with which every prompt begins (the first word, for a text), so that no cache of prefixes takes it for
+        one of another plan.
+        """
+        self._plan = plan
+        self._as_ids = as_ids
+        self._overhead_tokens = 0 if as_ids else overhead_tokens
+        self._first_id = first_id
+        choices = np.arange(*token_ids, dtype=np.int32) if as_ids else np.arange(1, len(WORDS), dtype=np.int32)
+        self._prompts = Prompts(plan, choices, prompt_seed)
+
+    def asked(self, index: int) -> Asked:
+        plan = self._plan
+        ids = self._prompts.ids(index).tolist()
+        if self._first_id is not None:
+            ids[0] = self._first_id
+        if not self._as_ids:
+            ids = ids[: max(len(ids) - self._overhead_tokens, 1)]
+        return Asked(
+            prompt=ids if self._as_ids else " ".join(WORDS[i] for i in ids),
+            output_tokens=int(plan.output_tokens[index]),
+            tenant=plan.tenants[int(plan.tenant[index])] if len(plan.tenants) > 1 else None,
+            priority=int(plan.priority[index]),
+        )
+
+
+class BodyWindow:
+    """Makes bodies ahead, in plan order, up to a bound; call make_one() when there is nothing better to do."""
+
+    def __init__(self, make: Callable[[int], bytes], indices: Iterable[int], *, count: int) -> None:
+        self._make = make
+        self._left = iter(indices)
+        self._count = count
+        self._made: deque[tuple[int, bytes]] = deque()
+        self._bytes = 0
+        self._all_made = False
+
+    @property
+    def full(self) -> bool:
+        return self._all_made or len(self._made) >= self._count or self._bytes >= WINDOW_BYTES
+
+    def make_one(self) -> None:
+        index = next(self._left, None)
+        if index is None:
+            self._all_made = True
+        else:
+            body = self._make(index)
+            self._made.append((index, body))
+            self._bytes += len(body)
+
+    def take(self, index: int) -> bytes:
+        """The body of request `index`; those before it are not wanted any more."""
+        while self._made:
+            made, body = self._made.popleft()
+            self._bytes -= len(body)
+            if made == index:
+                return body
+        for left in self._left:
+            if left == index:
+                break
+        return self._make(index)

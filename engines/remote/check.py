@@ -1,0 +1,112 @@
+"""A few requests before the measured ones: does the server take them, how does it count, and is it warm?
+
+Their prompts begin with a token that no measured prompt begins with, so no cache of prefixes carries over.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from engines.base import EngineError, RequestRow, RunRecord, SilentObserver
+from engines.remote.bodies import BodyWindow
+from engines.remote.client import Load, LoadClient
+from engines.remote.config import PATHS, RemoteConfig, Target
+from engines.remote.recorder import Recorder
+from engines.remote.server import NOT_READY, ServerInfo
+from engines.remote.setup import Setup
+from engines.remote.tally import Tally
+from workloads.pacing import Pacing
+from workloads.plan import RequestPlan
+
+EXTENSIONS = ("ignore_eos", "min_tokens", "stream_options", "priority", "top_k")  # to the OpenAI API
+PROBE_TOKENS = (32, 96)  # two lengths show what the server adds to both
+WARMUP_OUTPUT_TOKENS = 32  # at most, of each warm-up request
+
+
+def check(config: RemoteConfig, target: Target, server: ServerInfo, plan: RequestPlan, pacing: Pacing) -> Setup:
+    """How to ask this server. Raises EngineError where it refuses what is needed.
+
+    Without warm-up requests nothing is sent, and the setup is what the configuration says.
+    """
+    as_ids = config.api == "completions" and config.prompt_form != "text"
+    if config.prompt_form == "ids" and config.api != "completions":
+        raise EngineError(f"--api {config.api} takes no token ids, only text")
+    setup = Setup(config, server.model, as_ids)
+    if config.warmup_requests == 0 or len(plan) == 0:
+        return setup
+    probe = RequestPlan.of(PROBE_TOKENS, [2] * len(PROBE_TOKENS))
+    record = _try(setup, target, probe, concurrency=1)
+    refused = _refusal(record)
+    if as_ids and refused is not None and config.prompt_form == "auto" and not _names_extension(refused):
+        setup = replace(setup, as_ids=False)
+        record = _try(setup, target, probe, concurrency=1)
+        refused = _refusal(record)
+    if refused is not None:
+        raise EngineError(_explain(config, refused))
+    setup = replace(setup, overhead_tokens=_overhead(record))
+    _try(setup, target, _warmup_plan(plan, config.warmup_requests), concurrency=pacing.concurrency)
+    return setup
+
+
+def _try(setup: Setup, target: Target, plan: RequestPlan, *, concurrency: int | None) -> RunRecord:
+    """Send a plan without measuring anything."""
+    tally = Tally()
+    client = LoadClient(target, setup.config, setup.interpret, tally)
+    recorder = Recorder(plan, SilentObserver(), tally)
+    # Outside the range that measured prompts draw from.
+    make = setup.requests(plan, target, first_id=setup.config.token_ids[0] - 1 if setup.as_ids else 0)
+    pacing = Pacing(plan.arrivals_ugap, concurrency=min(concurrency or len(plan), len(plan)))
+    try:
+        load = Load(make, BodyWindow(make, range(len(plan)), count=len(plan)), pacing, recorder)
+        if not client.prepare(load, 1):
+            raise EngineError(f"no server answers at {setup.config.url}: {client.refusal}", NOT_READY)
+        if client.run(load, time.monotonic_ns()) == "gone":
+            raise EngineError(f"the server at {setup.config.url} went away: {client.refusal}", NOT_READY)
+    finally:
+        client.close()
+    return recorder.record(interrupted=False)
+
+
+def _refusal(record: RunRecord) -> RequestRow | None:
+    """A request that the server calls wrong. Every other failure is the measurement's to show."""
+    for row in record.rows:
+        if row.finish_reason == "http_4xx" and not (row.error or "").startswith(("HTTP 408", "HTTP 429")):
+            return row
+    return None
+
+
+def _names_extension(row: RequestRow) -> str | None:
+    return next((name for name in EXTENSIONS if name in (row.error or "")), None)
+
+
+def _explain(config: RemoteConfig, row: RequestRow) -> str:
+    said = " ".join((row.error or "").split())[:300]
+    extension = _names_extension(row)
+    if extension in ("ignore_eos", "min_tokens"):
+        return (
+            f"the server does not take {extension}; --no-ignore-eos leaves it out, and answers may be shorter ({said})"
+        )
+    if extension is not None:
+        return f"the server does not take {extension} ({said})"
+    if said.startswith(("HTTP 401", "HTTP 403")):
+        return f"the API key is {'wrong' if config.api_key else 'missing'} ({said})"
+    if said.startswith(("HTTP 404", "HTTP 405")):
+        return f"{config.url} has no {PATHS[config.api]}; try another --api ({said})"
+    return f"the server refuses the requests: {said}"
+
+
+def _overhead(record: RunRecord) -> int:
+    """Tokens that the server adds to every text: equal for both lengths, or it is not known."""
+    over = [row.prompt_tokens - PROBE_TOKENS[row.i] for row in record.rows if row.token_source == "usage"]
+    known = len(over) == len(PROBE_TOKENS) and len(set(over)) == 1
+    return max(over[0], 0) if known else 0
+
+
+def _warmup_plan(plan: RequestPlan, count: int) -> RequestPlan:
+    """The range of prompt lengths of the plan, with short answers."""
+    order = np.argsort(plan.prompt_tokens, kind="stable")
+    chosen = order[np.linspace(0, len(plan) - 1, min(count, len(plan))).round().astype(np.int64)]
+    return RequestPlan.of(plan.prompt_tokens[chosen], np.minimum(plan.output_tokens[chosen], WARMUP_OUTPUT_TOKENS))

@@ -1,0 +1,116 @@
+"""What to load, and how to reach it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from engines.base import EngineError
+
+Api = Literal["completions", "chat", "tgi"]
+PromptForm = Literal["auto", "ids", "text"]
+
+PATHS: dict[Api, str] = {
+    "completions": "/v1/completions",
+    "chat": "/v1/chat/completions",
+    "tgi": "/generate_stream",
+}
+# What people paste after the host and port; all of it names the same server.
+_KNOWN_ENDINGS = (*PATHS.values(), "/v1/models", "/v1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteConfig:
+    url: str
+    api: Api = "completions"
+    model: str | None = None  # None: the one the server serves
+    api_key: str | None = field(default=None, repr=False)
+    ca_file: str | None = None  # trusted instead of the system's certificate authorities
+    prompt_form: PromptForm = "auto"  # auto: token ids where the server takes them, else text
+    prompt_seed: int = 0
+    token_ids: tuple[int, int] = (1000, 8000)  # prompts draw from [low, high): in every large vocabulary, never special
+    ignore_eos: bool = True  # ask for exactly the planned number of output tokens
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: all
+    extra_body: Mapping[str, Any] = field(default_factory=dict)  # merged into every request
+    warmup_requests: int = 4
+    workers: int | Literal["auto"] = 1
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 600.0  # without a byte of the answer
+    gone_after_s: float = 2.0  # no connection can be opened for this long: the server is gone
+    kernel_stamps: bool = True  # False measures what the stamps are worth
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server, resolved once: no name lookup happens during a run."""
+
+    host: str
+    port: int
+    base_path: str
+    family: socket.AddressFamily
+    address: tuple[Any, ...]
+    tls: ssl.SSLContext | None
+
+    @property
+    def host_header(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+
+def resolve(config: RemoteConfig) -> Target:
+    """Raises EngineError, in one line, for a URL that cannot be right or a host that is not known."""
+    url = config.url if "://" in config.url else f"http://{config.url}"
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError as error:
+        raise EngineError(f"--url {config.url}: {error}") from None
+    if parts.scheme not in ("http", "https"):
+        raise EngineError(f"--url {config.url}: want http:// or https://, got {parts.scheme}://")
+    if not parts.hostname:
+        raise EngineError(f"--url {config.url}: no host in it")
+    if parts.username or parts.query or parts.fragment:
+        raise EngineError(f"--url {config.url}: want http://host:port[/path] without user, query or fragment")
+    try:
+        found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise EngineError(f"--url {config.url}: cannot find the host {parts.hostname}: {error.strerror}") from None
+    candidates = [(family, address) for family, _, _, _, address in found]
+    family, address = _that_listens(candidates, config.connect_timeout_s)
+    tls = _tls(config) if parts.scheme == "https" else None
+    return Target(parts.hostname, port, _base_path(parts.path), family, address, tls)
+
+
+def _that_listens(
+    candidates: Sequence[tuple[socket.AddressFamily, Any]], timeout_s: float
+) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
+    """The first address that takes a connection, or the first of all: "localhost" is ::1 and 127.0.0.1, and many
+    servers listen on one of the two."""
+    if len(candidates) > 1:
+        for family, address in candidates:
+            with socket.socket(family, socket.SOCK_STREAM) as sock:
+                sock.settimeout(timeout_s)
+                if sock.connect_ex(address) == 0:
+                    return family, address
+    return candidates[0]
+
+
+def _base_path(path: str) -> str:
+    path = path.rstrip("/")
+    for ending in _KNOWN_ENDINGS:
+        if path.endswith(ending):
+            return path.removesuffix(ending)
+    return path
+
+
+def _tls(config: RemoteConfig) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=config.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise EngineError(f"cannot read certificates from {config.ca_file}: {error}") from None

@@ -1,0 +1,216 @@
+"""One HTTP/1.1 connection: bytes out, bytes in with the time at which they came, one answer at a time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+import time
+from typing import Any, Protocol
+
+import httptools
+
+from engines.remote import stamps
+from engines.remote.config import Target
+from engines.remote.failure import Failure
+from engines.remote.reactor import EVENT_READ, EVENT_WRITE, Reactor
+from engines.remote.tls import TlsLayer
+
+READ_BYTES = 65536
+OUT_OF_OURS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
+
+
+class Answer(Protocol):
+    """What the bytes of a response are told to."""
+
+    def head(self, status: int, headers: dict[bytes, bytes], at_ns: int) -> None: ...
+
+    def body(self, data: bytes, at_ns: int) -> None: ...
+
+
+class Owner(Protocol):
+    """Told what becomes of a connection."""
+
+    def opened(self, connection: Connection) -> None: ...
+
+    def read(self, connection: Connection, read_ns: int, arrived_ns: int | None) -> None:
+        """Bytes came and have been told to the answer, if there is one; arrived_ns: the kernel's stamp, or None."""
+        ...
+
+    def lost(self, connection: Connection, failure: Failure) -> None:
+        """Closed by the other side or by an error; not by close()."""
+        ...
+
+
+class Connection:
+    """Times are of time.monotonic_ns(). It starts to connect when made; the owner is told when it is open."""
+
+    def __init__(self, target: Target, reactor: Reactor, owner: Owner, *, kernel_stamps: bool = True) -> None:
+        self._reactor = reactor
+        self._owner = owner
+        self._tls = TlsLayer(target.tls, target.host) if target.tls else None
+        self._unsent = b""
+        self._writing = False  # waiting for room to send more
+        self._control_bytes = 0
+        self._last_ns = 0
+        self._status = 0
+        self._headers: dict[bytes, bytes] = {}
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self.answer: Answer | None = None
+        self.complete = True  # the answer has been read to its end
+        self.reusable = True  # for another request, once complete
+        self.reused = False  # for this request; a fresh one cannot have been closed for having waited
+        self.heard = False  # any byte since the request was sent
+        self.open = False
+        self.began_ns = time.monotonic_ns()
+        self._sock = socket.socket(target.family, socket.SOCK_STREAM)
+        try:
+            self._sock.setblocking(False)
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if kernel_stamps and stamps.enable(self._sock):
+                self._control_bytes = stamps.CONTROL_BYTES
+            self._fd = self._sock.fileno()
+            code = self._sock.connect_ex(target.address)
+            if code not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
+                raise OSError(code, os.strerror(code))
+        except OSError:
+            self._sock.close()
+            raise
+        reactor.watch(self._fd, EVENT_WRITE, self._connected)
+
+    def send(self, request: bytes, answer: Answer) -> int:
+        """Send a request whose response goes to `answer`; the time just before the first byte left."""
+        self.answer, self.complete, self.heard = answer, False, False
+        if self._tls is not None:
+            self._tls.encrypt(request)
+            request = self._tls.outgoing()
+        sent_ns = time.monotonic_ns()
+        self._write(request)
+        return sent_ns
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._reactor.forget(self._fd)
+            self._sock.close()
+            self._fd = -1
+            self.open = False
+            self._parser = None  # the two hold on to each other
+
+    def _connected(self, _: int) -> None:
+        if self._fd < 0:  # closed since it became ready
+            return
+        code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._lose(Failure("connect", os.strerror(code).lower()))
+            return
+        self._reactor.watch(self._fd, EVENT_READ, self._ready)
+        if self._tls is None:
+            self._open()
+        else:
+            self._tls.handshake()
+            self._write(self._tls.outgoing())
+
+    def _open(self) -> None:
+        self.open = True
+        self._owner.opened(self)
+
+    def _ready(self, events: int) -> None:
+        if events & EVENT_WRITE and self._unsent:
+            self._flush()
+        if events & EVENT_READ and self._fd >= 0:
+            self._read()
+
+    def _write(self, data: bytes) -> None:
+        if self._fd < 0 or not data:
+            return
+        self._unsent += data
+        if not self._writing:
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            self._unsent = self._unsent[self._sock.send(self._unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            # The reason comes with the next read, after whatever the server said before it closed.
+            self._unsent = b""
+        if bool(self._unsent) != self._writing:
+            self._writing = not self._writing
+            self._reactor.watch(self._fd, EVENT_READ | EVENT_WRITE if self._writing else EVENT_READ, self._ready)
+
+    def _read(self) -> None:
+        try:
+            data, control, _, _ = self._sock.recvmsg(READ_BYTES, self._control_bytes)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lose(self._broken((error.strerror or str(error)).lower()))
+            return
+        read_ns = time.monotonic_ns()
+        if not data:
+            self._lose(self._broken("closed by the server"))
+            return
+        arrived_ns = stamps.arrival_ns(control, read_ns) if control else None
+        # Time does not run backwards within a connection, whatever the wall clock did.
+        self._last_ns = max(arrived_ns or read_ns, self._last_ns)
+        failure = self._take(data)
+        if failure is not None:
+            self._lose(failure)
+        elif self.heard:
+            self._owner.read(self, read_ns, arrived_ns)
+
+    def _take(self, data: bytes) -> Failure | None:
+        try:
+            if self._tls is not None:
+                data = self._decrypted(self._tls, data)
+            if data:
+                self.heard = True
+                self._parser.feed_data(data)
+        except ssl.SSLError as error:
+            return self._broken(f"TLS: {getattr(error, 'verify_message', None) or error.reason or error}")
+        except httptools.HttpParserCallbackError as error:  # of ours
+            return Failure("client", repr(error.__context__))
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            return Failure("stream_error", f"the server does not speak HTTP: {error}")
+        return None
+
+    def _decrypted(self, tls: TlsLayer, data: bytes) -> bytes:
+        opening = not tls.ready
+        plain = tls.decrypt(data)
+        self._write(tls.outgoing())
+        if opening and tls.ready:
+            self._open()
+        return plain
+
+    def _broken(self, why: str) -> Failure:
+        return Failure("truncated" if self.open else "connect", why)
+
+    def _lose(self, failure: Failure) -> None:
+        self.close()
+        self._owner.lost(self, failure)
+
+    # What the HTTP parser calls.
+
+    def on_message_begin(self) -> None:
+        self._headers = {}
+        if self.complete:  # nobody asked: a proxy's parting words, or worse
+            self.answer, self.reusable = None, False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self._status = self._parser.get_status_code()
+        if self._status >= 200 and self.answer is not None:  # below: "100 Continue" and the like come before the answer
+            self.answer.head(self._status, self._headers, self._last_ns)
+
+    def on_body(self, data: bytes) -> None:
+        if self.answer is not None:
+            self.answer.body(data, self._last_ns)
+
+    def on_message_complete(self) -> None:
+        if self._status >= 200:
+            self.complete = True
+            self.reusable = self.reusable and bool(self._parser.should_keep_alive())

@@ -1,0 +1,137 @@
+"""The OpenAI API: what its request bodies hold and what the events of its streams mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from engines.remote.answer import Answer
+from engines.remote.config import RemoteConfig
+from engines.remote.sse import SseEvent
+
+# Finish reasons that servers give when it was they who gave up.
+GAVE_UP = ("error", "abort")
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What one request asks for, whatever the API. prompt: token ids, or text."""
+
+    prompt: Sequence[int] | str
+    output_tokens: int
+    tenant: str | None = None
+    priority: int = 0
+
+
+def completion_body(config: RemoteConfig, model: str, asked: Asked) -> bytes:
+    return _encode({"model": model, "prompt": asked.prompt}, config, asked)
+
+
+def chat_body(config: RemoteConfig, model: str, asked: Asked) -> bytes:
+    return _encode({"model": model, "messages": [{"role": "user", "content": asked.prompt}]}, config, asked)
+
+
+def _encode(body: dict[str, Any], config: RemoteConfig, asked: Asked) -> bytes:
+    body |= {
+        "max_tokens": asked.output_tokens,
+        "temperature": config.temperature,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    # What strict servers refuse is sent only where it says something.
+    if config.ignore_eos:
+        body |= {"ignore_eos": True, "min_tokens": asked.output_tokens}
+    if config.top_p < 1:
+        body["top_p"] = config.top_p
+    if config.top_k:
+        body["top_k"] = config.top_k
+    if asked.tenant is not None:
+        body["user"] = asked.tenant
+    if asked.priority:
+        body["priority"] = asked.priority
+    return msgspec.json.encode(body | dict(config.extra_body))
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
+
+
+class _Delta(msgspec.Struct, gc=False):
+    """A chat's delta. Any: servers put null, "", [] and text in all of these."""
+
+    role: Any = None
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    tool_calls: Any = None
+    function_call: Any = None
+    refusal: Any = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    text: Any = None
+    delta: _Delta | None = None
+    finish_reason: Any = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+    object: Any = None
+    message: Any = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+
+
+def interpret(answer: Answer, event: SseEvent, at_ns: int) -> None:
+    """One event of a completion's or a chat's stream."""
+    data = event.data
+    if data.strip() == b"[DONE]":
+        answer.done = True
+        return
+    try:
+        chunk = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        answer.fail(f"an event that is not a chunk: {data[:200].decode('utf-8', 'replace')}")
+        return
+    if chunk.error is not None or event.type == b"error" or chunk.object == "error":
+        answer.fail(_words(chunk.error if chunk.error is not None else chunk.message))
+        return
+    if chunk.usage is not None:
+        _count(answer, chunk.usage)
+    if chunk.choices:
+        _choice(answer, chunk.choices[0], at_ns)
+
+
+def _choice(answer: Answer, choice: _Choice, at_ns: int) -> None:
+    delta = choice.delta
+    if choice.text or (
+        delta is not None and (delta.content or delta.tool_calls or delta.function_call or delta.refusal)
+    ):
+        answer.token(at_ns)
+    elif delta is not None and (delta.reasoning_content or delta.reasoning):
+        answer.token(at_ns, reasoning=True)
+    elif delta is None or not delta.role:  # the chunk that only opens the message comes before any token
+        answer.empty_ns.append(at_ns)
+    if choice.finish_reason:
+        answer.finish_reason = str(choice.finish_reason)
+        if answer.finish_reason in GAVE_UP:
+            answer.fail(f"finish_reason: {answer.finish_reason}")
+
+
+def _count(answer: Answer, usage: _Usage) -> None:
+    if isinstance(usage.prompt_tokens, int) and usage.prompt_tokens > 0:
+        answer.prompt_tokens = usage.prompt_tokens
+    if isinstance(usage.completion_tokens, int) and usage.completion_tokens > 0:
+        answer.output_tokens = usage.completion_tokens
+
+
+def _words(error: Any) -> str:
+    """The message in an error object, which servers shape as they like."""
+    if isinstance(error, dict) and isinstance(error.get("message"), str):
+        return str(error["message"])
+    return error if isinstance(error, str) else msgspec.json.encode(error).decode()

@@ -1,0 +1,51 @@
+"""When did these bytes arrive? The kernel knows better than a busy process.
+
+Linux notes the time at which it took a packet in (SO_TIMESTAMPING) and hands it over with the bytes. It stays right
+while we are late in reading, until the next packet of the same connection is merged into the same read: then only the
+newest has its time. Elsewhere the time is that of the read itself.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+import time
+
+_SO_TIMESTAMPING = 37  # asm-generic/socket.h; also the type of the control message
+_RX_SOFTWARE = 1 << 3  # note the time when a packet comes in
+_SOFTWARE = 1 << 4  # and report it
+_FLAGS = struct.pack("i", _RX_SOFTWARE | _SOFTWARE)
+_SECONDS_NS = struct.Struct("qq")  # the first of three timespecs: the software stamp
+_TIMESPECS_BYTES = 48
+CONTROL_BYTES = socket.CMSG_SPACE(_TIMESPECS_BYTES) if hasattr(socket, "CMSG_SPACE") else 0
+
+SUPPORTED = sys.platform == "linux" and sys.maxsize > 2**32
+
+ControlMessages = list[tuple[int, int, bytes]]
+
+
+def enable(sock: socket.socket) -> bool:
+    """Ask the kernel to stamp what arrives; False where it does not."""
+    if not SUPPORTED:
+        return False
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPING, _FLAGS)
+    except OSError:
+        return False
+    return True
+
+
+def arrival_ns(control: ControlMessages, read_ns: int) -> int | None:
+    """The kernel's stamp on the monotonic clock, or None if it gave none. read_ns: time.monotonic_ns() at the read.
+
+    The kernel stamps by the wall clock, so the distance between the two clocks is taken anew at each read: a step of
+    the wall clock can spoil only what was waiting to be read at that moment.
+    """
+    for level, kind, data in control:
+        if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPING and len(data) >= _SECONDS_NS.size:
+            seconds, ns = _SECONDS_NS.unpack_from(data)
+            if seconds:
+                late_ns: int = time.time_ns() - (seconds * 1_000_000_000 + ns)
+                return read_ns - max(late_ns, 0)
+    return None

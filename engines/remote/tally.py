@@ -1,0 +1,162 @@
+"""What the client measures about itself, so that its own slowness is never published as the server's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+_PER_OCTAVE = 16  # buckets, so a value is known to 4.4 %
+_OCTAVES = 45  # up to 9 hours in ns
+
+
+class Histogram(msgspec.Struct):
+    """Durations in ns in logarithmic buckets: bounded memory however many there are, and two can be added."""
+
+    counts: list[int] = msgspec.field(default_factory=lambda: [0] * (_PER_OCTAVE * _OCTAVES))
+    largest_ns: int = 0
+
+    def add(self, ns: int) -> None:
+        self.counts[int(math.log2(ns) * _PER_OCTAVE) if ns > 1 else 0] += 1
+        if ns > self.largest_ns:
+            self.largest_ns = ns
+
+    def merge(self, other: Histogram) -> None:
+        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        self.largest_ns = max(self.largest_ns, other.largest_ns)
+
+    def quantile_ms(self, q: float) -> float | None:
+        """The upper edge of the bucket in which the quantile lies; None of nothing."""
+        rank = q * sum(self.counts)
+        seen = 0
+        for bucket, count in enumerate(self.counts):
+            seen += count
+            if count and seen >= rank:
+                return min(2 ** ((bucket + 1) / _PER_OCTAVE), self.largest_ns) / 1e6
+        return None
+
+
+class Tally(msgspec.Struct):
+    """Counts of one process; those of several can be added. Times are ns since the run began."""
+
+    round_ns: Histogram = msgspec.field(default_factory=Histogram)  # how long a socket that is ready may have waited
+    read_lag_ns: Histogram = msgspec.field(default_factory=Histogram)  # from the kernel's stamp to our read
+    send_lag_ns: Histogram = msgspec.field(
+        default_factory=Histogram
+    )  # from when a request could be sent to when it was
+    cpu_ns: int = 0
+    wall_ns: int = 0
+    reads: int = 0
+    kernel_stamped: int = 0  # reads
+    token_events: int = 0
+    coalesced: int = 0  # token events that share the read, and so the time, of the one before
+    sent: int = 0
+    scheduled_ns: tuple[int, int] | None = None  # of the first and the last request sent
+    sent_ns: tuple[int, int] | None = None
+    resends: int = 0
+    connections: int = 0
+    prompts_counted: int = 0  # requests whose prompt the server counted
+    prompts_mismatched: int = 0  # and of those, the ones with another number of tokens than planned
+    prompt_tokens_over: int = 0  # sum over these of served - planned
+    answers: int = 0  # completed requests
+    short_answers: int = 0  # with fewer output tokens than planned
+
+    def sent_one(self, scheduled_ns: int, ready_ns: int, sent_ns: int) -> None:
+        self.sent += 1
+        self.send_lag_ns.add(sent_ns - ready_ns)
+        self.scheduled_ns = _span(self.scheduled_ns, (scheduled_ns, scheduled_ns))
+        self.sent_ns = _span(self.sent_ns, (sent_ns, sent_ns))
+
+    def merge(self, other: Tally) -> None:
+        """Of another process of the same run, at the same time."""
+        for name in ("round_ns", "read_lag_ns", "send_lag_ns"):
+            getattr(self, name).merge(getattr(other, name))
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.wall_ns = max(self.wall_ns, other.wall_ns)
+        self.scheduled_ns = _span(self.scheduled_ns, other.scheduled_ns)
+        self.sent_ns = _span(self.sent_ns, other.sent_ns)
+
+    def report(self, *, open_loop: bool, workers: int) -> ClientReport:
+        rate = _rates(self.scheduled_ns, self.sent_ns) if open_loop else None
+        return ClientReport(
+            stamps=_stamps(self.kernel_stamped, self.reads),
+            loop_lag_p99_ms=self.round_ns.quantile_ms(0.99),
+            read_lag_p99_ms=self.read_lag_ns.quantile_ms(0.99),
+            send_lag_p99_ms=self.send_lag_ns.quantile_ms(0.99),
+            cpu_share=_share(self.cpu_ns, self.wall_ns * workers),
+            achieved_over_asked_rate=rate,
+            coalesced_event_share=_share(self.coalesced, self.token_events),
+            token_events=self.token_events,
+            cpu_s=self.cpu_ns / 1e9,
+            resends=self.resends,
+            connections=self.connections,
+            prompt_mismatch_share=_share(self.prompts_mismatched, self.prompts_counted),
+            prompt_tokens_over_mean=_share(self.prompt_tokens_over, self.prompts_counted),
+            short_answer_share=_share(self.short_answers, self.answers),
+            workers=workers,
+        )
+
+
+@dataclass(frozen=True)
+class ClientReport:
+    """None is what could not be measured. Lags and shares say how far the other numbers can be trusted."""
+
+    stamps: Literal["kernel", "read", "mixed"]  # the clock of the token times: the kernel's, or that of our reads
+    loop_lag_p99_ms: float | None  # a round of the event loop: what a socket that is ready waits at most
+    read_lag_p99_ms: float | None  # from the kernel's stamp to our read; None without kernel stamps
+    send_lag_p99_ms: float | None  # from when a request could be sent (due, with a seat free) to when it was
+    cpu_share: float | None  # of one core, mean over the workers
+    achieved_over_asked_rate: float | None  # None in a closed loop, which asks for no rate
+    coalesced_event_share: float | None  # of token events; these have no time of their own
+    token_events: int
+    cpu_s: float
+    resends: int  # on a reused connection that closed before any byte of the answer
+    connections: int
+    prompt_mismatch_share: float | None  # of the prompts whose tokens the server counted
+    prompt_tokens_over_mean: float | None  # served - planned
+    short_answer_share: float | None  # completed with fewer output tokens than planned
+    workers: int
+
+
+_SUMS = (
+    "cpu_ns",
+    "reads",
+    "kernel_stamped",
+    "token_events",
+    "coalesced",
+    "sent",
+    "resends",
+    "connections",
+    "prompts_counted",
+    "prompts_mismatched",
+    "prompt_tokens_over",
+    "answers",
+    "short_answers",
+)
+
+
+def _span(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, int] | None:
+    if a is None or b is None:
+        return a or b
+    return min(a[0], b[0]), max(a[1], b[1])
+
+
+def _rates(scheduled_ns: tuple[int, int] | None, sent_ns: tuple[int, int] | None) -> float | None:
+    """Achieved over asked: the time that the schedule gave the requests that were sent, over the time they took."""
+    if scheduled_ns is None or sent_ns is None or sent_ns[1] == sent_ns[0]:
+        return None
+    return (scheduled_ns[1] - scheduled_ns[0]) / (sent_ns[1] - sent_ns[0])
+
+
+def _stamps(kernel: int, reads: int) -> Literal["kernel", "read", "mixed"]:
+    if kernel == 0:
+        return "read"
+    # The first packets may come before the kernel has switched its stamps on.
+    return "kernel" if kernel >= 0.99 * reads else "mixed"
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,65 @@
+"""CostExecutor: an executor that computes nothing and says how long the step would have taken."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from engines.loop import Clock
+from engines.scheduling.plan import IntArray, StepPlan, StepResult
+from engines.simulated.law import StepLaw, StepShape
+
+
+def shape_of(plan: StepPlan) -> StepShape:
+    """The law's view of a plan. Integers throughout, so no order of summing can change it."""
+    counts, starts, dead = plan.counts, plan.starts, len(plan.dead_slots)
+    rows = len(counts) + dead
+    tokens = plan.launched_tokens
+    dead_kv = int(plan.dead_lengths.sum()) if dead else 0
+    if tokens == rows:  # every row has one token
+        return StepShape(tokens, rows, int(starts.sum()) + len(counts) + dead_kv, 0, 0)
+    chunk = counts > 1
+    pairs = counts * starts + counts * (counts + 1) // 2
+    chunk_pairs = int(pairs[chunk].sum())
+    return StepShape(
+        tokens=tokens,
+        rows=rows,
+        kv=int(pairs.sum()) - chunk_pairs + dead_kv,
+        prefill_kv=int(starts[chunk].sum()),
+        prefill_pairs=chunk_pairs,
+    )
+
+
+class CostExecutor:
+    """Steps run one after another, each behind the gap in which the host plans. Tokens have no values here."""
+
+    def __init__(self, law: StepLaw, clock: Clock) -> None:
+        self._law = law
+        self._clock = clock
+        self._submitted: deque[StepResult] = deque()
+        self._end_ns = 0  # of the newest step
+
+    def submit(self, plan: StepPlan) -> None:
+        shape = shape_of(plan)
+        start_ns = max(self._clock.now_ns(), self._end_ns) + self._law.gap_ns(shape.rows)
+        duration_ns = self._law.duration_ns(shape)
+        self._end_ns = start_ns + duration_ns
+        self._submitted.append(StepResult(plan.step, None, start_ns, self._end_ns, duration_ns))
+
+    def collect(self) -> StepResult:
+        return self._submitted.popleft()
+
+    def decode_stretch(self, rows: int, first_kv: int, live_rows: int, steps: int) -> tuple[IntArray, IntArray]:
+        """(start_ns, end_ns) of `steps` decode-only steps in a row, nothing else in flight; `ran_until` accepts them.
+
+        first_kv: what the first of them reads; live_rows read one more position each step after.
+        """
+        kv = first_kv + live_rows * np.arange(steps, dtype=np.int64)
+        gap_ns = self._law.gap_ns(rows)
+        durations_ns = self._law.decode_durations_ns(rows, kv)
+        ends_ns = max(self._clock.now_ns(), self._end_ns) + np.cumsum(durations_ns + gap_ns)
+        return ends_ns - durations_ns, ends_ns
+
+    def ran_until(self, end_ns: int) -> None:
+        self._end_ns = end_ns

@@ -1,0 +1,136 @@
+"""SimulatedEngine: the scheduler on a virtual clock, where a law says how long each step takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from engines.base import Observer, RunRecord
+from engines.loop import VirtualClock, run_loop
+from engines.recorder import Recorder
+from engines.scheduling.config import SchedulerConfig
+from engines.scheduling.request import Request
+from engines.scheduling.scheduler import Outcome, Scheduler
+from engines.simulated.cost import CostExecutor
+from engines.simulated.law import StepLaw
+from engines.simulated.stretch import advance, growth_of, quiet_steps
+from workloads.pacing import Pacing
+from workloads.plan import RequestPlan
+from workloads.source import Incoming, PlanSource, Source
+
+WORTH_IT = 2  # steps in a stretch, below which planning them one by one is as quick
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedEngine:
+    """Every run starts from an idle scheduler at time 0. The same input gives the same record, bit for bit."""
+
+    config: SchedulerConfig
+    law: StepLaw
+
+    def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
+        clock = VirtualClock()
+        executor = CostExecutor(self.law, clock)
+        scheduler, source = self.config.build(), PlanSource(plan, pacing)
+        loop = partial(run_loop, depth=1) if self.law.overlapped else run_in_stretches
+        return loop(scheduler, executor, source, clock, observer, planned=len(plan), make_request=make_request)
+
+    def describe(self) -> dict[str, Any]:
+        """The `config` of run.json's engine: the pool, and the law with where it comes from."""
+        return {
+            "kv_blocks": self.config.kv_blocks,
+            "block_size": self.config.block_size,
+            "law": msgspec.to_builtins(self.law),
+            "law_label": self.law.label,
+        }
+
+
+def make_request(one: Incoming) -> Request:
+    """Lengths alone: without token values nothing ends before its length."""
+    return Request(
+        one.index,
+        one.prompt_tokens,
+        one.output_tokens,
+        tenant=one.tenant,
+        priority=one.priority,
+        scheduled_ns=one.scheduled_ns,
+        sent_ns=one.sent_ns,
+    )
+
+
+def run_in_stretches(
+    scheduler: Scheduler,
+    executor: CostExecutor,
+    source: Source,
+    clock: VirtualClock,
+    observer: Observer,
+    *,
+    planned: int,
+    make_request: Callable[[Incoming], Request],
+) -> RunRecord:
+    """engines.loop.run_loop at depth 0, with decode-only steps taken together where that changes nothing."""
+    recorder = Recorder(observer, planned, scheduler.kv.num_blocks)
+    stopping = False
+    while True:
+        now_ns = clock.now_ns()
+        stopping = stopping or observer.stopping
+        new, aborted = ([], scheduler.live_indices()) if stopping else source.poll(now_ns)
+        outcomes = [scheduler.submit(make_request(one), now_ns) for one in new]
+        outcomes += [scheduler.abort(index) for index in aborted]
+        for outcome in outcomes:
+            for request in outcome.finished:
+                source.completed(request.index, now_ns)
+            recorder.take(outcome, now_ns)
+
+        if not observer.stopping and _take_stretch(scheduler, executor, source, clock, recorder):
+            continue
+        if (plan := scheduler.schedule(now_ns)) is not None:
+            executor.submit(plan)
+            result = executor.collect()
+            clock.wait_until(result.end_ns)
+            outcome = scheduler.update(result)
+            for request in outcome.finished:
+                source.completed(request.index, result.end_ns)
+            recorder.take(outcome, result.end_ns)
+        elif scheduler.idle and (stopping or source.exhausted):
+            return recorder.record(interrupted=stopping)
+        else:
+            due_ns = source.next_due_ns()
+            assert due_ns is not None, "nothing runs, the source has nothing due, and is not exhausted"
+            clock.wait_until(due_ns)
+
+
+def _take_stretch(
+    scheduler: Scheduler, executor: CostExecutor, source: Source, clock: VirtualClock, recorder: Recorder
+) -> bool:
+    """Take all decode-only steps up to the first in which something may happen; False: there is no such stretch."""
+    quiet = quiet_steps(scheduler)
+    if quiet is None or quiet.steps < WORTH_IT:
+        return False
+    starts_ns, ends_ns = executor.decode_stretch(quiet.rows, quiet.first_kv, len(quiet.slots), quiet.steps)
+    if (due_ns := source.next_due_ns()) is not None:  # the step that runs when it comes due is the last
+        steps = int(np.searchsorted(ends_ns, due_ns)) + 1
+        starts_ns, ends_ns = starts_ns[:steps], ends_ns[:steps]
+    growth = growth_of(scheduler, quiet, len(ends_ns))
+    steps = len(growth.free)
+    if steps < WORTH_IT:
+        return False
+    starts_ns, ends_ns = starts_ns[:steps], ends_ns[:steps]
+    stretch = advance(scheduler, quiet, growth, starts_ns, ends_ns)
+    ledger, outcome = stretch.ledger, stretch.outcome
+    ledger["now_ns"][0] = clock.now_ns()
+    ledger["now_ns"][1:] = ends_ns[:-1]
+    clock.wait_until(int(ends_ns[-1]))
+    executor.ran_until(clock.now_ns())
+    for row, end_ns in zip(ledger[:-1], ends_ns.tolist(), strict=False):
+        recorder.take(Outcome(ledger_row=row), end_ns)
+    for request in outcome.finished:
+        source.completed(request.index, clock.now_ns())
+    outcome.ledger_row = ledger[-1]
+    recorder.take(outcome, clock.now_ns())
+    return True

@@ -1,0 +1,156 @@
+"""StepLaw: how long a step takes, as a few non-negative numbers; read from and written to a small JSON file.
+
+Two regimes, because attention takes another path when every row has a single token:
+
+    decode-only   step + row·rows + kv·ΣKV
+    mixed         step + token·tokens + beyond_knee·max(0, tokens - knee) + row·rows + kv·ΣKV of single-token rows
+                       + pair·Σ(query, key) pairs of the chunks + prefill_kv·ΣKV in front of the chunks
+
+and before each step a gap, in which the host plans. Every duration is a sum of Python floats in a fixed order, rounded
+to whole ns, so a law gives the same bits on every machine. NumPy enters only element by element, never as a sum.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from engines.base import EngineError
+from engines.scheduling.plan import IntArray
+
+SCHEMA: Final = "cbbench.law/1"
+
+
+class StepShape(NamedTuple):
+    """What the time of one step depends on. Padding and dead rows are in it: they are launched."""
+
+    tokens: int
+    rows: int
+    kv: int  # positions read by rows with a single token, dead rows included
+    prefill_kv: int  # positions in KV in front of the chunks
+    prefill_pairs: int  # (query, key) pairs inside and in front of the chunks: count·start + count·(count+1)/2
+    swapped_blocks: int = 0
+
+    @property
+    def decode_only(self) -> bool:
+        return self.tokens == self.rows
+
+
+class DecodeTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """ns of a step in which every row has one token."""
+
+    step: float
+    row: float
+    kv: float
+
+
+class MixedTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """ns of a step with chunks of prompts in it, alone or beside decodes."""
+
+    step: float
+    token: float
+    beyond_knee: float  # per token beyond `knee_tokens`, on top of `token`
+    knee_tokens: int
+    row: float
+    kv: float
+    pair: float
+    prefill_kv: float
+
+
+class GapTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """ns between the end of a step and the start of the next, in which the host plans and delivers."""
+
+    step: float
+    row: float
+
+
+class HoldOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Relative errors on steps that were left out of the fit."""
+
+    steps: int
+    mean: float
+    p95: float
+    total: float  # of the summed time, signed: what throughput inherits
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a law comes from, in words a person can check."""
+
+    source: str  # a run, or hardware and model
+    model: str | None = None
+    device: str | None = None
+    hold_out: dict[str, HoldOut] = {}  # by regime: decode, mixed, gap
+    fitted_on: dict[str, tuple[int, int]] = {}  # smallest and largest rows, tokens, kv: beyond is extrapolation
+    warnings: tuple[str, ...] = ()
+
+
+class StepLaw(msgspec.Struct, frozen=True, kw_only=True):
+    schema: Literal["cbbench.law/1"] = SCHEMA
+    calibrated: bool  # False: from data sheets, not from a run
+    decode: DecodeTerms
+    mixed: MixedTerms
+    gap: GapTerms
+    swap_block_ns: float = 0.0
+    overlapped: bool = False  # the next step is planned while one runs, as on a GPU
+    row_buckets: tuple[int, ...] = ()  # a decode-only step runs as the next larger one (CUDA graphs); empty: as it is
+    origin: Origin
+
+    @property
+    def label(self) -> str:
+        """Goes wherever a prediction is shown."""
+        return f"calibrated on {self.origin.source}" if self.calibrated else f"UNCALIBRATED: {self.origin.source}"
+
+    def duration_ns(self, shape: StepShape) -> int:
+        if shape.decode_only:
+            ns = self._decode_base_ns(shape.rows) + self.decode.kv * shape.kv
+        else:
+            terms, beyond = self.mixed, max(0, shape.tokens - self.mixed.knee_tokens)
+            ns = terms.step + terms.token * shape.tokens
+            ns = ns + terms.beyond_knee * beyond
+            ns = ns + terms.row * shape.rows
+            ns = ns + terms.kv * shape.kv
+            ns = ns + terms.pair * shape.prefill_pairs
+            ns = ns + terms.prefill_kv * shape.prefill_kv
+        if shape.swapped_blocks:
+            ns = ns + self.swap_block_ns * shape.swapped_blocks
+        return max(1, round(ns))
+
+    def decode_durations_ns(self, rows: int, kv: IntArray) -> IntArray:
+        """duration_ns of decode-only steps that differ in their KV alone; the same bits, step for step."""
+        ns = self._decode_base_ns(rows) + self.decode.kv * kv.astype(np.float64)
+        return np.maximum(1, np.rint(ns)).astype(np.int64)
+
+    def gap_ns(self, rows: int) -> int:
+        return round(self.gap.step + self.gap.row * rows)
+
+    def _decode_base_ns(self, rows: int) -> float:
+        return self.decode.step + self.decode.row * self._launched_rows(rows)
+
+    def _launched_rows(self, rows: int) -> int:
+        at = bisect_left(self.row_buckets, rows)
+        return self.row_buckets[at] if at < len(self.row_buckets) else rows
+
+
+def save_law(law: StepLaw, path: Path) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(law), indent=2) + b"\n")
+
+
+def load_law(path: Path) -> StepLaw:
+    """EngineError, naming the file, where it is no law."""
+    try:
+        law = msgspec.json.decode(path.read_bytes(), type=StepLaw)
+    except FileNotFoundError:
+        raise EngineError(f"{path}: no such file; `cbbench calibrate RUN` writes one") from None
+    except (msgspec.DecodeError, OSError) as error:
+        raise EngineError(f"{path}: not a step-time law ({SCHEMA}): {error}") from None
+    for group in (law.decode, law.mixed, law.gap):
+        for name, value in msgspec.structs.asdict(group).items():
+            if not 0 <= value < float("inf"):
+                raise EngineError(f"{path}: {name} must be a number of at least 0, got {value}")
+    if list(law.row_buckets) != sorted(set(law.row_buckets)):
+        raise EngineError(f"{path}: row_buckets must be increasing, got {list(law.row_buckets)}")
+    return law

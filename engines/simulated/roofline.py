@@ -1,0 +1,112 @@
+"""A law from data sheets, for hardware and models nobody has run yet. UNCALIBRATED: it orders settings, it does not
+promise latencies.
+
+    decode   weights / bandwidth                        + KV bytes of a position / bandwidth, per position read
+    mixed    max(weights / bandwidth, tokens · FLOPs / peak)      a knee: flat until compute is what takes longer
+             + attention FLOPs per (query, key) pair + KV in front of the chunks
+
+Bandwidth and peak are taken at the shares below; docs/simulation.md compares the result with measured kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from engines.base import EngineError
+from engines.simulated.law import DecodeTerms, GapTerms, MixedTerms, Origin, StepLaw
+
+BANDWIDTH_SHARE = 0.8  # of the data sheet's, reached by decode kernels
+COMPUTE_SHARE = 0.6  # of the dense bf16 peak, reached by large matrix products
+MEMORY_SHARE = 0.9  # of the device's memory, for weights and KV
+GAP_NS = 500_000.0  # host time between steps; engines report 0.2 to several ms
+BYTES = 2  # bf16, weights and KV
+UNCALIBRATED = "data sheet and model shape only; expect tens of percent, and more on TTFT tails"
+
+
+class ModelShape(Protocol):
+    """What the law needs of a decoder; engines.reference.model.config.ModelConfig has it."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def d_model(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def tied(self) -> bool: ...
+    @property
+    def kv_elements_per_token(self) -> int: ...
+    @property
+    def parameters(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """One device, from its data sheet."""
+
+    bytes_per_s: float
+    flop_per_s: float  # dense bf16
+    memory_bytes: float
+
+
+HARDWARE: dict[str, Hardware] = {
+    "a10": Hardware(600e9, 125e12, 24e9),
+    "a100": Hardware(2039e9, 312e12, 80e9),
+    "a100-40gb": Hardware(1555e9, 312e12, 40e9),
+    "h100": Hardware(3350e9, 989e12, 80e9),
+    "h200": Hardware(4800e9, 989e12, 141e9),
+    "l4": Hardware(300e9, 121e12, 24e9),
+    "l40s": Hardware(864e9, 362e12, 48e9),
+    "rtx4090": Hardware(1008e9, 165e12, 24e9),
+}
+
+
+def roofline_law(hardware: str, model_name: str, model: ModelShape) -> StepLaw:
+    """EngineError where the hardware is unknown."""
+    device = find_hardware(hardware)
+    bytes_per_s, flop_per_s = device.bytes_per_s * BANDWIDTH_SHARE, device.flop_per_s * COMPUTE_SHARE
+    embedding = 0 if model.tied else model.vocab * model.d_model  # read a row at a time, not as a whole
+    read = model.parameters - embedding
+    weights_ns = 1e9 * read * BYTES / bytes_per_s
+    token_ns = 1e9 * 2 * read / flop_per_s
+    kv_ns = 1e9 * model.kv_elements_per_token * BYTES / bytes_per_s
+    pair_ns = 1e9 * 4 * model.layers * model.heads * model.head_dim / flop_per_s  # QK and PV, a multiply and an add
+    return StepLaw(
+        calibrated=False,
+        decode=DecodeTerms(step=weights_ns, row=0.0, kv=kv_ns),
+        mixed=MixedTerms(
+            step=weights_ns, token=0.0, beyond_knee=token_ns, knee_tokens=round(weights_ns / token_ns),
+            row=0.0, kv=kv_ns, pair=pair_ns, prefill_kv=kv_ns,
+        ),
+        gap=GapTerms(step=GAP_NS, row=0.0),
+        swap_block_ns=0.0,
+        origin=Origin(
+            source=f"roofline of {model_name} on {hardware}",
+            model=model_name, device=hardware, warnings=(UNCALIBRATED,),
+        ),
+    )  # fmt: skip
+
+
+def kv_blocks_in_memory(hardware: str, model: ModelShape, block_size: int) -> int:
+    """KV blocks beside the weights. EngineError where not even the weights fit. An engine's own count is better: a
+    wrong one costs more accuracy than the law does."""
+    device = find_hardware(hardware)
+    room_bytes = device.memory_bytes * MEMORY_SHARE - model.parameters * BYTES
+    blocks = int(room_bytes / (block_size * model.kv_elements_per_token * BYTES))
+    if blocks < 1:
+        raise EngineError(
+            f"--hardware {hardware}: {model.parameters * BYTES / 1e9:.1f} GB of weights leave no room for KV in "
+            f"{MEMORY_SHARE:.0%} of {device.memory_bytes / 1e9:.0f} GB"
+        )
+    return blocks
+
+
+def find_hardware(name: str) -> Hardware:
+    if name not in HARDWARE:
+        raise EngineError(f"--hardware: {name!r} is not one of {', '.join(HARDWARE)}")
+    return HARDWARE[name]

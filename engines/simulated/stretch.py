@@ -1,0 +1,171 @@
+"""Stretch: decode-only steps taken in one go, where it is sure that nothing else can happen in between.
+
+Sure means: every seated request decodes, nobody who waits can be seated (that needs an end, and the stretch stops at
+the first), every block the rows grow into is there, and nothing comes due before the stretch's last step ends. Then
+each step is the one before with one more position per row, and everything a step-by-step run would record follows
+from sums. A property test compares the two, bit for bit.
+
+This module is a friend of Scheduler: it moves its state as `steps` calls of schedule() and update() would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from engines.scheduling.ledger import LEDGER, Blocked, StepArray
+from engines.scheduling.plan import IntArray
+from engines.scheduling.request import Request
+from engines.scheduling.scheduler import Outcome, Scheduler
+from engines.scheduling.tally import Traffic
+
+MAX_STEPS = 1024  # bounds the memory of one stretch, nothing else
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """The decode-only steps that are sure to come, before time and KV are asked."""
+
+    steps: int  # at most: the last of these ends a request
+    slots: IntArray  # [rows] live seats in plan order
+    dead_rows: int
+    first_kv: int  # positions the first step reads
+    blocked: Blocked  # why nobody is admitted
+    head_promise: int  # blocks the head of the queue must be promised; it may be short of more as KV fills up
+
+    @property
+    def rows(self) -> int:
+        """Launched rows of each step."""
+        return len(self.slots) + self.dead_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """KV blocks after each step of a stretch: int64[steps]."""
+
+    used: IntArray
+    reserved: IntArray
+    free: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    ledger: StepArray  # a row per step; `now_ns` is left to the caller
+    outcome: Outcome  # after its last step, without a ledger row
+
+
+def quiet_steps(scheduler: Scheduler) -> Quiet | None:
+    """What is sure, or None when the next step must be planned in full."""
+    rows = scheduler.rows
+    if rows.num_live == 0 or scheduler._in_flight or scheduler._rejected:
+        return None
+    order = rows.in_order()
+    live = rows.live[order]
+    slots = order if rows.num_live == len(order) else order[live]
+    computed = rows.computed[slots]
+    if (rows.known[slots] - computed != 1).any() or (computed < np.maximum(rows.prompt, rows.peak)[slots]).any():
+        return None  # a prompt is being computed, or computed again
+    counts, padding = scheduler._share()
+    blocked, promise = _why_nobody_comes(scheduler, counts)
+    if blocked is None:
+        return None
+    dead = order[(padding > 0) & ~live]
+    steps = int((rows.kv_limit[slots] - computed).min())
+    kv = int(computed.sum()) + len(slots) + int(rows.computed[dead].sum())
+    return Quiet(min(steps, MAX_STEPS), slots, len(dead), kv, blocked, promise)
+
+
+def _why_nobody_comes(scheduler: Scheduler, counts: IntArray) -> tuple[Blocked | None, int]:
+    """(why the head of the queue stays there until somebody ends, the promise it asks for); None: it could be seated.
+
+    While rows only grow, what is available only shrinks, so a head that lacks KV now lacks it until the stretch ends.
+    """
+    head = scheduler._head()
+    if head is None:
+        return Blocked.NO, 0
+    rows, kv, gate, batching = scheduler.rows, scheduler.kv, scheduler.gate, scheduler._batching
+    order = rows.in_order()
+    room = batching.room(scheduler._wants(order), rows.computed[order], counts, gate.budget)
+    if not room or not batching.takes(min(head.known, head.kv_limit), room, head.preemptions > 0):
+        return batching.blocked, 0
+    if rows.num_free == 0:
+        return Blocked.ROWS, 0
+    promise = scheduler._admission.promise(head, kv)
+    left = kv.available - promise
+    if left < 0:
+        return Blocked.KV, promise
+    return (Blocked.WATERMARK, promise) if left < scheduler._admission.watermark_blocks else (None, 0)
+
+
+def growth_of(scheduler: Scheduler, quiet: Quiet, steps: int) -> Growth:
+    """KV after each of the next `steps` steps; cut where the pool would run short."""
+    kv, slots = scheduler.kv, quiet.slots
+    ends = scheduler.rows.computed[slots, None] + np.arange(1, steps + 1)
+    needed = (ends + (kv.block_size - 1)) // kv.block_size - kv._held[slots, None]
+    beyond = np.maximum(needed - kv._promised[slots, None], 0)
+    free = kv.available - beyond.sum(axis=0)
+    enough = int(np.searchsorted(-free, 0, side="right"))  # free only falls
+    taken = needed.sum(axis=0)[:enough]
+    free = free[:enough]
+    return Growth(used=kv.num_used + taken, reserved=kv.num_promised - taken + (kv.available - free), free=free)
+
+
+def advance(scheduler: Scheduler, quiet: Quiet, growth: Growth, starts_ns: IntArray, ends_ns: IntArray) -> Stretch:
+    """Take the steps these columns describe: what schedule() and update() would have done, once per step."""
+    rows, steps, slots = scheduler.rows, len(ends_ns), quiet.slots
+    first_step, end_ns = scheduler._step + 1, int(ends_ns[-1])
+    ledger = _ledger(scheduler, quiet, growth, starts_ns, ends_ns)
+    scheduler._traffic = Traffic()
+    scheduler.kv.grow(slots, rows.computed[slots] + steps)
+    rows.computed[slots] += steps
+    rows.known[slots] += steps
+    scheduler._step += steps
+    scheduler._collected = scheduler._step
+    rows.last_step[slots] = scheduler._step
+    requests = [request for slot in slots.tolist() if (request := rows.request[slot]) is not None]
+    for request in requests:
+        _deliver(request, first_step, steps, end_ns)
+    outcome = Outcome(delivered=requests)
+    for request in requests:
+        if request.output_tokens >= request.max_output_tokens:
+            scheduler._end(request, "length", outcome)
+    return Stretch(ledger, outcome)
+
+
+def _deliver(request: Request, first_step: int, steps: int, end_ns: int) -> None:
+    """`steps` calls of Request.deliver; the first token came before, or the request would not be decoding."""
+    run = request.event_runs[-1]
+    if run[0] + run[1] == first_step:
+        run[1] += steps
+    else:
+        request.event_runs.append([first_step, steps])
+    request.last_ns = end_ns
+    request.output_tokens += steps
+
+
+def _ledger(scheduler: Scheduler, quiet: Quiet, growth: Growth, starts_ns: IntArray, ends_ns: IntArray) -> StepArray:
+    steps, live, dead = len(ends_ns), len(quiet.slots), quiet.dead_rows
+    ledger = np.zeros(steps, LEDGER)
+    ledger["step"] = scheduler._step + 1 + np.arange(steps)
+    ledger["start_ns"] = starts_ns
+    ledger["end_ns"] = ends_ns
+    ledger["busy_ns"] = ends_ns - starts_ns
+    ledger["launched_tokens"] = live + dead
+    ledger["useful_tokens"] = ledger["sampled_tokens"] = live
+    ledger["dead_row_tokens"] = dead
+    ledger["budget_unused_tokens"] = scheduler.gate.budget - live - dead
+    ledger["decode_rows"] = ledger["active_slots"] = ledger["running"] = live
+    ledger["dead_slots"] = dead
+    ledger["idle_slots"] = scheduler.rows.num_slots - live - dead
+    ledger["kv_used_blocks"] = growth.used
+    ledger["kv_reserved_blocks"] = growth.reserved
+    ledger["kv_free_blocks"] = growth.free
+    ledger["waiting"] = scheduler.num_waiting
+    ledger["blocked"] = quiet.blocked
+    if quiet.blocked is Blocked.WATERMARK:  # as the pool fills, the head lacks blocks outright
+        ledger["blocked"][growth.free < quiet.head_promise] = Blocked.KV
+    traffic = scheduler._traffic  # what happened since the last step belongs to the next one
+    ledger["admitted"][0], ledger["preempted"][0] = traffic.admitted, traffic.preempted
+    ledger["rejected"][0] = traffic.rejected
+    return ledger

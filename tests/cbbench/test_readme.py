@@ -1,0 +1,48 @@
+"""The README's examples really run, and name only flags that exist.
+
+A ```console block after `<!-- runs -->` is run as it stands. `<!-- runs, in the test with: FLAGS -->` appends FLAGS to
+every command of the block, so that a test need not wait for a real model.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cbbench.cli.options import CONFIG_FILE, DEBUG, RUN_OPTIONS
+from tests.cbbench.conftest import Outcome
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"<!-- runs(?:, in the test with: (?P<extra>.*?))? -->\n```console\n(?P<body>.*?)```", re.S)
+
+
+def commands(block: re.Match[str]) -> list[list[str]]:
+    lines = [line[2:] for line in block["body"].replace("\\\n", " ").splitlines() if line.startswith("$ ")]
+    return [[*shlex.split(line), *shlex.split(block["extra"] or "")] for line in lines]
+
+
+BLOCKS = [commands(block) for block in BLOCK.finditer(README)]
+
+
+def test_there_are_examples() -> None:
+    assert BLOCKS
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: " ".join(block[0][:3]))
+def test_block_runs(cbbench: Callable[..., Outcome], block: list[list[str]]) -> None:
+    for program, *arguments in block:
+        assert program == "cbbench"
+        outcome = cbbench(*arguments)
+        assert outcome.code == 0, outcome.err
+
+
+def test_flags_exist() -> None:
+    declared = [option.annotation.__metadata__[0] for option in (*RUN_OPTIONS, CONFIG_FILE, DEBUG)]
+    known = {name for one in declared for names in (one.default, *one.param_decls) for name in names.split("/")}
+    known |= {"--values", "--version", "--help"}
+    used = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
+    assert used - known == set()

@@ -1,0 +1,124 @@
+"""Calibration: a known law comes back from few and noisy steps; what cannot be fitted is refused with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from engines.base import EngineError
+from engines.scheduling.ledger import LEDGER
+from engines.simulated.calibrate import COLUMNS, MeasuredSteps, calibrate, measured_steps
+from engines.simulated.law import StepLaw, StepShape
+from tests.engines.simulated.laws import LAW
+
+
+def _steps(n: int, law: StepLaw, *, noise: float = 0.0, seed: int = 0) -> MeasuredSteps:
+    """Steps of random shapes, half of them decode-only, with the durations that `law` gives them, disturbed."""
+    rng = np.random.default_rng(seed)
+    decode = np.arange(n) % 2 == 0
+    rows = rng.integers(1, 33, n)
+    chunk = np.where(decode, 0, rng.integers(2, 500, n))
+    start = np.where(decode, 0, rng.integers(0, 2000, n))
+    kv = np.where(decode, rows, rows - 1) * rng.integers(100, 2000, n)
+    tokens, pairs = np.where(decode, rows, rows - 1 + chunk), chunk * start + chunk * (chunk + 1) // 2
+    shapes = [StepShape(*map(int, shape)) for shape in zip(tokens, rows, kv, start, pairs, strict=True)]
+    exact = np.array([law.duration_ns(shape) for shape in shapes])
+    gap_ns = np.array([law.gap_ns(int(r)) for r in rows])
+    disturbed = np.exp(noise * rng.standard_normal((2, n)))
+    return MeasuredSteps(
+        tokens=tokens, rows=rows, kv=kv, prefill_kv=start, prefill_pairs=pairs,
+        duration_ns=np.rint(exact * disturbed[0]).astype(np.int64),
+        gap_ns=np.rint(gap_ns * disturbed[1]).astype(np.int64),
+    )  # fmt: skip
+
+
+def _errors(law: StepLaw, truth: StepLaw, seed: int) -> tuple[float, float]:
+    """Mean relative error of `law` on fresh steps of the `truth`: (decode-only, mixed)."""
+    fresh = _steps(400, truth, seed=seed)
+    shapes = zip(fresh.tokens, fresh.rows, fresh.kv, fresh.prefill_kv, fresh.prefill_pairs, strict=True)
+    predicted = np.array([law.duration_ns(StepShape(*map(int, shape))) for shape in shapes])
+    off = np.abs(predicted / fresh.duration_ns - 1)
+    return float(off[fresh.decode_only].mean()), float(off[~fresh.decode_only].mean())
+
+
+def test_forty_clean_steps_give_the_law_back() -> None:
+    law = calibrate(_steps(40, LAW), source="a run")
+    decode, mixed = _errors(law, LAW, seed=1)
+    assert decode < 1e-4
+    assert mixed < 0.01
+    assert law.decode.kv == pytest.approx(LAW.decode.kv, rel=1e-3)
+    assert law.mixed.knee_tokens == 192
+    assert law.gap.step == pytest.approx(LAW.gap.step, rel=1e-3)
+    assert law.calibrated
+    assert law.origin.hold_out["decode"].mean < 1e-4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_forty_noisy_steps_are_enough(seed: int) -> None:
+    law = calibrate(_steps(40, LAW, noise=0.05, seed=seed), source="a run")
+    decode, mixed = _errors(law, LAW, seed=100 + seed)
+    assert decode < 0.03
+    assert mixed < 0.08
+
+
+def test_noise_does_not_bias_the_total() -> None:
+    """A relative fit leans to the short steps; scaled, the summed time of a noisy run is right."""
+    noisy = _steps(4000, LAW, noise=0.3)
+    law = calibrate(noisy, source="a run", max_mean_error=1.0)
+    shapes = zip(noisy.tokens, noisy.rows, noisy.kv, noisy.prefill_kv, noisy.prefill_pairs, strict=True)
+    predicted = sum(law.duration_ns(StepShape(*map(int, shape))) for shape in shapes)
+    assert predicted == pytest.approx(int(noisy.duration_ns.sum()), rel=1e-3)
+
+
+def test_hold_out_errors_are_told_by_regime() -> None:
+    law = calibrate(_steps(400, LAW, noise=0.05), source="a run")
+    for regime in ("decode", "mixed", "gap"):
+        hold_out = law.origin.hold_out[regime]
+        assert 0.02 < hold_out.mean < 0.07  # the mean of |N(0, 0.05)| is 0.04
+        assert hold_out.p95 > hold_out.mean
+        assert abs(hold_out.total) < 0.02
+    assert law.origin.hold_out["decode"].steps == 200
+    assert law.origin.fitted_on["rows"] == (1, 32)
+
+
+def test_steps_that_follow_no_law_are_refused_with_the_error() -> None:
+    with pytest.raises(EngineError, match=r"decode steps left out of the fit are predicted \d+% off on average"):
+        calibrate(_steps(100, LAW, noise=1.0), source="runs/x")
+
+
+def test_too_few_steps_are_refused_with_the_number() -> None:
+    with pytest.raises(EngineError, match=r"runs/x: 8 decode steps, at least 10 are needed"):
+        calibrate(_steps(16, LAW), source="runs/x")
+
+
+def test_a_run_with_one_batch_size_warns_that_others_are_a_guess() -> None:
+    steps = _steps(200, LAW)
+    decode = steps.decode_only
+    rows, kv = np.where(decode, 32, steps.rows), np.where(decode, steps.kv // steps.rows * 32, steps.kv)
+    shapes = zip(np.where(decode, 32, steps.tokens), rows, kv, steps.prefill_kv, steps.prefill_pairs, strict=True)
+    durations = np.array([LAW.duration_ns(StepShape(*map(int, shape))) for shape in shapes])
+    same = replace(steps, tokens=np.where(decode, 32, steps.tokens), rows=rows, kv=kv, duration_ns=durations)
+    assert calibrate(same, source="x").origin.warnings == (
+        "decode-only steps had 32 to 32 rows: other batch sizes are extrapolated",
+    )
+    assert calibrate(steps, source="x").origin.warnings == ()
+
+
+def test_graph_buckets_explain_the_steps_between_them() -> None:
+    padded = msgspec.structs.replace(
+        LAW, row_buckets=(1, 8, 16, 32), decode=msgspec.structs.replace(LAW.decode, row=5e6)
+    )
+    steps = _steps(200, padded)
+    law = calibrate(steps, source="x", row_buckets=(1, 8, 16, 32))
+    assert law.origin.hold_out["decode"].mean < 1e-4
+    assert law.decode.row == pytest.approx(5e6, rel=1e-3)
+    assert calibrate(steps, source="x", max_mean_error=1.0).origin.hold_out["decode"].mean > 0.05
+
+
+def test_an_old_ledger_is_refused_by_the_names_it_lacks() -> None:
+    old = np.zeros(5, [(name, LEDGER[name]) for name in LEDGER.names or () if name not in COLUMNS])
+    with pytest.raises(EngineError, match="no decode_kv_positions, prefill_kv_positions, prefill_pairs"):
+        measured_steps(old)

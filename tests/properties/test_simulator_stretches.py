@@ -1,0 +1,94 @@
+"""Whatever the settings, requests and arrivals: taking decode-only steps together changes not one bit of the record."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from engines.base import RequestRow, SilentObserver
+from engines.simulated import engine as simulated
+from engines.simulated.engine import SimulatedEngine
+from tests.engines.scheduling.driving import config
+from tests.engines.simulated.laws import LAW, assert_same_record, run_step_by_step
+from workloads.pacing import Pacing
+from workloads.plan import UGAP, RequestPlan
+
+knobs = st.fixed_dictionaries(
+    {
+        "kv_blocks": st.integers(4, 60),
+        "block_size": st.integers(1, 8),
+        "max_num_seqs": st.integers(1, 8),
+        "max_num_batched_tokens": st.integers(8, 40),
+        "max_model_len": st.integers(20, 120),
+        "mode": st.sampled_from(["continuous", "continuous", "static"]),
+        "chunked_prefill": st.booleans(),
+        "prefill": st.sampled_from(["decode-first", "prefill-first"]),
+        "static": st.sampled_from(["padded", "compact-held", "compact-freed"]),
+        "on_kv_pressure": st.sampled_from(["recompute", "delay", "reject"]),
+        "watermark": st.sampled_from([0.0, 0.01, 0.3]),
+    }
+)
+pacings = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries({"rate_per_s": st.sampled_from([0.5, 3.0, 10.0, 200.0])}),
+    st.fixed_dictionaries({"concurrency": st.integers(1, 12)}),
+    st.fixed_dictionaries({"rate_per_s": st.sampled_from([3.0, 30.0]), "concurrency": st.integers(1, 12)}),
+    st.fixed_dictionaries(
+        {
+            "rate_per_s": st.sampled_from([3.0, 30.0]),
+            "duration_s": st.sampled_from([0.3, 2.0]),
+            "drain_s": st.sampled_from([0.0, 0.5]),
+        }
+    ),
+)
+lengths = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60), st.integers(0, 3 * UGAP)), min_size=1, max_size=25)
+
+
+class StopsAfter(SilentObserver):
+    def __init__(self, ends: int) -> None:
+        self._left = ends
+
+    @property
+    def stopping(self) -> bool:  # type: ignore[override]
+        return self._left <= 0
+
+    def request_ended(self, row: RequestRow, events: object) -> None:
+        self._left -= 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(knobs, pacings, lengths, st.sampled_from([None, None, 1, 4]))
+def test_stretches_change_nothing(
+    chosen: dict[str, object],
+    pacing: dict[str, object],
+    wanted: list[tuple[int, int, int]],
+    stop_after: int | None,
+) -> None:
+    prompts, outputs, gaps = zip(*wanted, strict=True)
+    plan = RequestPlan.of(prompts, outputs, arrivals_ugap=np.cumsum(gaps, dtype=np.int64))
+    settings_of_run = config(**chosen)
+
+    def observer() -> SilentObserver:
+        return SilentObserver() if stop_after is None else StopsAfter(stop_after)
+
+    slow = run_step_by_step(plan, settings_of_run, observer=observer(), **pacing)
+    stretches: list[int] = []
+    advance = simulated.advance
+
+    def counted(*arguments: object) -> object:
+        stretch = advance(*arguments)  # type: ignore[arg-type]
+        stretches.append(len(stretch.ledger))
+        return stretch
+
+    simulated.advance = counted  # type: ignore[assignment]
+    try:
+        fast = SimulatedEngine(settings_of_run, LAW).run(
+            plan,
+            Pacing(plan.arrivals_ugap, **pacing),  # type: ignore[arg-type]
+            observer(),
+        )
+    finally:
+        simulated.advance = advance
+    event(f"share of steps in stretches: {10 * sum(stretches) // max(1, len(slow.steps))}/10")
+    assert_same_record(fast, slow)

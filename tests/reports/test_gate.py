@@ -1,0 +1,237 @@
+"""SLA expressions, verdicts and exit codes."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from reports.gate import exit_code, parse, parse_all
+from reports.judge import accepts, quantile, total_needed
+from reports.schema import SlaResult
+from reports.summary import completed_run
+from tests.reports.factory import header, record, row, ttft_record
+
+
+def judged(made: object, *sla: str, **fields: object) -> list[SlaResult]:
+    return list(completed_run(made, header(sla=sla, **fields)).sla)  # type: ignore[arg-type]
+
+
+def noise(n: int, low: float, high: float) -> list[float]:
+    return np.random.default_rng(5).uniform(low, high, n).tolist()
+
+
+# Reading
+
+
+def test_parse() -> None:
+    one = parse(" p999_e2el_ms <= 1.5e3 ")
+    assert (one.metric, one.upper, one.bound, one.quantile, one.latency) == (
+        "p999_e2el_ms",
+        True,
+        1500,
+        0.999,
+        "e2el_ms",
+    )
+    assert parse("output_token_per_s>=100").upper is False
+    assert parse("mean_ttft_ms<5").quantile is None
+
+
+@pytest.mark.parametrize(
+    ("expr", "says"),
+    [
+        ("p99_ttft<=500", 'did you mean "p99_ttft_ms"'),
+        ("p99_ttft_ms=500", "METRIC<=NUMBER"),
+        ("p99_ttft_ms<=500ms", "is not a number"),
+        ("p99_ttft_ms>=500", "takes <="),
+        ("output_token_per_s<=5", "takes >="),
+        ("attainment>=99", "0.99 for 99 %"),
+        ("p99_ttft_ms<=-1", "0 or more"),
+        ("p99_ttft_ms<=nan", "finite"),
+        ("p00_ttft_ms<=1", "no percentile"),
+        ("", "METRIC<=NUMBER"),
+        ("zzz<=1", "unknown metric"),
+    ],
+)
+def test_a_bad_expression_says_what_is_right(expr: str, says: str) -> None:
+    with pytest.raises(ValueError, match="SLA") as caught:
+        parse(expr)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_attainment_needs_something_to_attain() -> None:
+    with pytest.raises(ValueError, match="needs a latency SLA"):
+        parse_all(["attainment>=0.9"])
+    assert len(parse_all(["attainment>=0.9", "p99_ttft_ms<=500"])) == 2
+
+
+# The early-stopping rule
+
+
+@pytest.mark.parametrize(
+    ("confidence", "p", "totals"),
+    [
+        (0.95, 0.99, {0: 299, 1: 473, 2: 628, 5: 1049, 10: 1693, 20: 2902}),
+        (0.99, 0.99, {0: 459, 1: 662, 2: 838, 5: 1307, 10: 2010, 20: 3304, 50: 6898, 100: 12571}),
+        (0.99, 0.90, {0: 44, 1: 64, 2: 81, 5: 127, 10: 197, 20: 325}),
+        (0.95, 0.95, {0: 59, 1: 93, 5: 208}),
+        (0.95, 0.90, {0: 29, 1: 46, 5: 103}),
+    ],
+)
+def test_the_early_stopping_table(confidence: float, p: float, totals: dict[int, int]) -> None:
+    assert {t: total_needed(t, p, confidence) for t in totals} == totals
+    for violations, total in totals.items():
+        assert accepts(total, violations, p, confidence)
+        assert not accepts(total - 1, violations, p, confidence)
+
+
+# Verdicts
+
+
+def test_299_clean_requests_pass_and_298_do_not() -> None:
+    enough, short = noise(299, 100, 400), noise(298, 100, 400)
+    (one,) = judged(ttft_record(enough), "p99_ttft_ms<=500")
+    assert (one.verdict, one.n, one.n_eff) == ("pass", 299, 299)
+    (one,) = judged(ttft_record(short), "p99_ttft_ms<=500")
+    assert (one.verdict, one.needed) == ("inconclusive", 299)
+    (one,) = judged(ttft_record(enough), "p99_ttft_ms<=500", confidence=0.99)
+    assert (one.verdict, one.needed) == ("inconclusive", 459)
+
+
+def test_a_value_beyond_the_bound_fails_however_few() -> None:
+    (one,) = judged(ttft_record([100, 200, 900]), "p50_ttft_ms<=150")
+    assert (one.verdict, one.value) == ("fail", 200)
+
+
+def test_failures_are_violations_and_not_fast_successes() -> None:
+    (one,) = judged(ttft_record(noise(990, 100, 400), failed=10), "p95_ttft_ms<=500")
+    assert one.n == 1000
+    assert one.n_eff is not None
+    assert one.n_eff < 500  # ten failures in a row are one event, not ten
+    (one,) = judged(ttft_record(noise(900, 100, 400), failed=100), "p99_ttft_ms<=500")
+    assert (one.verdict, one.value, one.n) == ("fail", None, 1000)
+
+
+def test_scattered_failures_within_the_allowance_still_pass() -> None:
+    made = [row(i, [i * 10 + 50, i * 10 + 70], scheduled_ms=i * 10) for i in range(1000)]
+    made[300] = row(300, scheduled_ms=3000, status="failed", finish_reason="error")
+    (one,) = judged(record(made), "p99_ttft_ms<=500")
+    assert (one.verdict, one.value) == ("pass", 50)
+
+
+def test_dependent_requests_count_less() -> None:
+    blocks = np.repeat(np.random.default_rng(6).uniform(100, 400, 40), 10)  # 400 requests, worth about 40
+    (one,) = judged(ttft_record(blocks.tolist()), "p99_ttft_ms<=500")
+    assert one.verdict == "inconclusive"
+    assert one.n_eff is not None
+    assert 20 < one.n_eff < 80
+    assert one.needed is not None
+    assert one.needed > 1500
+
+
+def test_open_loop_judges_from_the_scheduled_time() -> None:
+    late = [row(i, [i * 10 + 900, i * 10 + 950], scheduled_ms=i * 10, sent_ms=i * 10 + 850) for i in range(10)]
+    (closed,) = judged(record(late), "p99_ttft_ms<=500")
+    (opened,) = judged(record(late), "p99_ttft_ms<=500", rate_per_s=100.0)
+    assert (closed.metric, closed.verdict, closed.value) == ("p99_ttft_ms", "inconclusive", 50)
+    assert (opened.metric, opened.verdict, opened.value) == ("p99_ttft_sched_ms", "fail", 900)
+
+
+def test_missing_is_not_passing() -> None:
+    (one,) = judged(record([row(i, []) for i in range(400)]), "p99_ttft_ms<=500")
+    assert one.verdict == "fail"  # completed, they say, but without a token
+    (one,) = judged(record([]), "p99_ttft_ms<=500")
+    assert (one.verdict, one.n, one.value) == ("inconclusive", 0, None)
+
+
+def test_single_tokens_have_no_tpot_to_violate_unless_the_server_stopped_early() -> None:
+    two = [row(i, [i * 10 + 5, i * 10 + 25], scheduled_ms=i * 10) for i in range(300)]
+    asked = [row(i, [i * 10 + 5], scheduled_ms=i * 10) for i in range(300, 330)]
+    cut = [row(i, [i * 10 + 5], scheduled_ms=i * 10, finish_reason="stop") for i in range(300, 330)]
+    (one,) = judged(record(two + asked), "p99_tpot_ms<=50")
+    assert (one.verdict, one.n) == ("pass", 300)
+    (one,) = judged(record(two + cut), "p99_tpot_ms<=50")
+    assert (one.verdict, one.n) == ("fail", 330)
+
+
+def test_an_interrupt_is_not_the_servers_failure_but_a_drain_is() -> None:
+    made = [row(i, [50, 70]) for i in range(9)] + [row(9, status="cancelled", finish_reason="aborted")]
+    (stopped,) = judged(record(made, interrupted=True), "p90_ttft_ms<=500")
+    (drained,) = judged(record(made), "p90_ttft_ms<=500")
+    assert (stopped.n, stopped.value) == (9, 50)
+    assert (drained.n, drained.verdict, drained.value) == (10, "fail", None)
+
+
+def test_means_are_judged_by_a_t_bound() -> None:
+    values = noise(200, 90, 110)
+    near, far = judged(ttft_record(values), f"mean_ttft_ms<={np.mean(values) + 0.1}", "mean_ttft_ms<=105")
+    assert (near.verdict, far.verdict) == ("inconclusive", "pass")
+    (over,) = judged(ttft_record(values), "mean_ttft_ms<=95")
+    assert over.verdict == "fail"
+    (lost,) = judged(ttft_record(values, failed=20), "mean_ttft_ms<=105")
+    assert lost.verdict == "fail"
+
+
+def test_shares_and_rates() -> None:
+    made = ttft_record([*noise(396, 10, 100), 600, 600, 600, 600], failed=0)
+    attained, strict, failures, none, rate = judged(
+        made, "attainment>=0.9", "p99_ttft_ms<=500", "failure_rate<=0.01", "failure_rate<=0", "output_token_per_s>=1e9"
+    )
+    assert (attained.verdict, attained.value) == ("pass", 0.99)
+    assert (strict.verdict, strict.reason[:8]) == ("inconclusive", "4 of 400")
+    assert (failures.verdict, failures.value) == ("pass", 0.0)
+    assert (none.verdict, none.n_eff) == ("pass", None)
+    assert rate.verdict == "fail"
+
+
+def test_goodput_needs_every_sla_met() -> None:
+    fast, slow_first, slow_after = row(0, [100, 110]), row(1, [900, 910]), row(2, [100, 300])
+    failed = row(3, status="failed", finish_reason="error", end_ms=2000)
+    run = completed_run(
+        record([fast, slow_first, slow_after, failed]), header(sla=["p99_ttft_ms<=500", "p99_tpot_ms<=50"])
+    )
+    assert run.summary is not None
+    assert run.summary.goodput.attainment == 0.25
+    assert run.summary.goodput.request_per_s == pytest.approx(1 / 2.0)
+    low, high = run.summary.goodput.attainment_ci or (1, 0)
+    assert low < 0.25 < high
+
+
+def test_quantile_with_infinite_values() -> None:
+    assert quantile(np.array([1.0, 2.0, np.inf]), 0.5) == 2
+    assert quantile(np.array([1.0, 2.0, np.inf]), 0.6) == np.inf
+    values = np.random.default_rng(7).normal(size=57)
+    assert quantile(values, 0.99) == pytest.approx(np.percentile(values, 99))
+
+
+# Exit codes
+
+
+CODES = {
+    "interrupted": 130,
+    "usage_error": 2,
+    "unexpected_error": 1,
+    "server_died": 6,
+    "invalid": 7,
+    "inconclusive": 5,
+    "fail": 3,
+    "regression": 4,
+}
+
+
+@pytest.mark.parametrize("causes", [one for n in range(4) for one in itertools.combinations(CODES, n)])
+def test_the_first_cause_in_the_order_decides(causes: tuple[str, ...]) -> None:
+    flags = {cause: True for cause in causes if cause not in ("invalid", "inconclusive", "fail")}
+    sla = ["pass", *(cause for cause in causes if cause in ("inconclusive", "fail"))]
+    validity = "invalid" if "invalid" in causes else "ok"
+    found = exit_code(**flags, validity=validity, sla=sla)  # type: ignore[arg-type]
+    assert found == (CODES[causes[0]] if causes else 0)
+
+
+def test_a_slow_client_matters_only_to_an_sla() -> None:
+    assert exit_code(validity="client_limited") == 0
+    assert exit_code(validity="client_limited", sla=["pass"]) == 5
+    assert exit_code(validity="client_limited", sla=["fail"]) == 5
+    assert exit_code(validity="overloaded", sla=["pass"]) == 0

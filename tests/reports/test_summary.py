@@ -1,0 +1,180 @@
+"""The summary as a whole, steady throughput and validity, on runs with known answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from engines.base import RunRecord, Signal
+from engines.scheduling.ledger import Blocked
+from reports.metrics import request_times
+from reports.schema import Summary
+from reports.steady import steady
+from reports.summary import completed_run, summarize
+from reports.validity import validity
+from tests.reports.factory import bus_stop, header, ledger, record, row, seated
+
+
+def test_the_classic_batch_in_numbers() -> None:
+    one = summarize(bus_stop(), header(event_unit="step", mode="static"))
+    assert (one.requests.planned, one.requests.sent, one.requests.completed) == (3, 3, 3)
+    assert one.throughput.window_s == 2.0
+    assert one.throughput.output_token_per_s == 130
+    assert one.throughput.total_token_per_s == 131.5
+    assert one.waste is not None
+    assert (one.waste.dead_slot_steps, one.waste.slot_steps, one.waste.useful_tokens) == (340, 600, 260)
+    assert one.signals.device_busy == 0.5
+    assert one.signals.running_mean == 1.3
+    assert one.signals.kv_usage_peak == 0.5
+    assert one.signals.step_ms_mean == 10
+
+
+def test_a_long_step_weighs_more_in_the_signals() -> None:
+    steps = ledger([2, 0], [0, 0], slots=2)
+    steps["end_ns"][0] += 20_000_000
+    steps["start_ns"][1] += 20_000_000
+    steps["end_ns"][1] += 20_000_000
+    steps["blocked"] = [Blocked.KV, Blocked.NO]
+    steps["waiting"] = [4, 0]
+    one = summarize(record([row(0, [30, 40])], steps=steps), header())
+    assert one.signals.running_mean == 1.5
+    assert one.signals.waiting_mean == 3
+    assert one.signals.blocked == {"kv": 0.5}
+
+
+def test_without_a_ledger_signals_come_from_the_samples() -> None:
+    samples = [Signal(i, i, 4, 0.5 * i, 0.8, 1.0, 3, 0, 0) for i in (0, 1)]
+    one = summarize(record([row(0, [1, 2])], signals=samples), header())
+    assert (one.signals.running_mean, one.signals.kv_usage_peak, one.signals.preemptions) == (0.5, 0.5, 3)
+    assert one.waste is None
+
+
+def test_nothing_at_all_gives_no_numbers() -> None:
+    run = completed_run(record([], planned=5), header())
+    assert run.summary is not None
+    assert run.summary.requests.planned == 5
+    assert run.summary.throughput.output_token_per_s is None
+    assert run.validity is not None
+    assert (run.validity.verdict, run.validity.reasons) == ("invalid", ("no request completed",))
+
+
+def test_tokens_of_failed_requests_are_not_throughput() -> None:
+    bad = row(1, [5, 6, 7, 8], status="failed", finish_reason="error", end_ms=1000)
+    one: Summary = summarize(record([row(0, [500, 1000]), bad]), header())
+    assert one.throughput.output_token_per_s == 2
+    assert one.throughput.request_per_s == 1
+
+
+# Steady window
+
+
+def closed_loop(seats: int, waves: int, tokens: int = 10) -> RunRecord:
+    """Seats that are filled one per step, each with one request after the other; a step is 10 ms."""
+    made = []
+    for wave in range(waves):
+        for seat in range(seats):
+            begin = 1 + seat + wave * tokens
+            made.append(seated(wave * seats + seat, seat, begin, begin + tokens - 1))
+    made.sort(key=lambda one: one[0].end)
+    last = seats + waves * tokens - 1
+    active = [
+        sum(one.stints[0].admitted <= step <= one.stints[0].ended for one, _ in made) for step in range(1, last + 1)
+    ]
+    return record(made, event_unit="step", steps=ledger(active, [0] * last, seats))
+
+
+def test_the_steady_window_leaves_out_ramp_and_drain() -> None:
+    made = closed_loop(seats=8, waves=20)
+    found = steady(made, request_times(made))
+    whole = summarize(made, header(event_unit="step")).throughput
+    assert found is not None
+    assert found.output_token_per_s == pytest.approx(800, rel=0.01)  # 8 seats, a token per 10 ms
+    assert whole.output_token_per_s is not None
+    assert whole.output_token_per_s < 790
+    assert 0.05 <= found.start_s <= 0.09  # the seventh or eighth seat is taken
+    assert found.end_s == pytest.approx((8 + 19 * 10) * 0.01)  # the last first token
+
+
+def test_tokens_count_in_the_window_where_they_came_not_where_their_request_ended() -> None:
+    """Two seats and one long request across the end: its tokens inside count, the others do not."""
+    made = closed_loop(seats=2, waves=5)
+    found = steady(made, request_times(made))
+    assert found is not None
+    assert found.output_token_per_s == pytest.approx(200, rel=0.03)
+
+
+def test_events_of_several_tokens_share_them() -> None:
+    gaps = [
+        row(i, [i * 100 + 10, i * 100 + 60, i * 100 + 110], scheduled_ms=i * 100, output_tokens=6) for i in range(50)
+    ]
+    made = record(gaps)
+    found = steady(made, request_times(made))
+    assert found is not None
+    assert found.output_token_per_s == pytest.approx(60, rel=0.05)
+
+
+def test_one_request_has_no_steady_window() -> None:
+    made = record([row(0, [10, 20, 30])])
+    assert steady(made, request_times(made)) is None
+
+
+# Validity
+
+
+def queue(n: int, gap_ms: float, service_ms: float) -> RunRecord:
+    """One server: whoever comes waits for those before."""
+    made, free = [], 0.0
+    for i in range(n):
+        begin = max(free, i * gap_ms)
+        free = begin + service_ms
+        made.append(row(i, [begin + 1, free], scheduled_ms=i * gap_ms))
+    return record(made)
+
+
+def verdict(made: RunRecord, *, open_loop: bool = True, max_failure_rate: float = 0.01) -> tuple[str, str]:
+    found = validity(
+        request_times(made), max_failure_rate=max_failure_rate, open_loop=open_loop, interrupted=made.interrupted
+    )
+    return found.verdict, " ".join(found.reasons)
+
+
+def test_an_open_loop_beyond_capacity_is_overloaded() -> None:
+    assert verdict(queue(300, 10, 12))[0] == "overloaded"
+    assert verdict(queue(300, 10, 9))[0] == "ok"
+    assert verdict(queue(300, 10, 12), open_loop=False)[0] == "ok"
+
+
+def test_a_run_that_is_merely_short_is_not_overloaded() -> None:
+    """Nothing completes while requests arrive, but nobody waits for a first token either."""
+    made = [row(i, [i * 10 + 30, i * 10 + 20_000], scheduled_ms=i * 10) for i in range(300)]
+    assert verdict(record(made))[0] == "ok"
+
+
+def test_random_arrivals_below_capacity_are_seldom_called_overload() -> None:
+    rng = np.random.default_rng(8)
+    called = 0
+    for _ in range(40):
+        at = np.cumsum(rng.exponential(10, 400))
+        made, free = [], 0.0
+        for i, when in enumerate(at.tolist()):
+            begin = max(free, when)
+            free = begin + rng.exponential(7)
+            made.append(row(i, [begin + 1, free + 1], scheduled_ms=when))
+        called += verdict(record(made))[0] == "overloaded"
+    assert called <= 2
+
+
+def test_failures_above_the_limit_are_invalid_but_rejections_are_not() -> None:
+    good = [row(i, [i * 10 + 1, i * 10 + 2], scheduled_ms=i * 10) for i in range(98)]
+    failed = [row(98 + i, scheduled_ms=990, status="failed", finish_reason="error", error="x") for i in range(2)]
+    refused = [row(98 + i, scheduled_ms=990, status="failed", finish_reason="rejected", error="x") for i in range(2)]
+    assert verdict(record(good + failed)) == ("invalid", "2 of 100 requests failed: 2.0% is above 1.0%")
+    assert verdict(record(good + failed), max_failure_rate=0.02)[0] == "ok"
+    assert verdict(record(good + refused))[0] == "ok"
+    assert verdict(record(refused))[0] == "invalid"
+
+
+def test_an_interrupt_is_noted() -> None:
+    made = record([row(0, [1, 2])], interrupted=True)
+    assert verdict(made)[0] == "ok"
+    assert "interrupted" in verdict(made)[1]

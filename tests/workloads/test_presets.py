@@ -1,0 +1,107 @@
+"""Presets against the numbers of their own sources, which each file carries."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from workloads.pairs import JointGrid
+from workloads.plan import IntColumn
+from workloads.presets import PRESETS
+from workloads.spec import build_plan
+from workloads.statistics import correlation, max_over_mean, percentiles
+
+EMPIRICAL = ("azure-code", "azure-conv", "sharegpt")
+
+
+def ks_distance(sample: IntColumn, at: tuple[float, ...], quantiles: tuple[int, ...]) -> float:
+    """Largest distance of the sample's distribution function from the source's at the source's quantiles.
+
+    At an atom the source's function jumps over `at`, so what lies within the sample's own jump is no distance.
+    """
+    ordered, p, values = np.sort(sample), np.array(at), np.array(quantiles)
+    below = np.searchsorted(ordered, values, side="left") / len(ordered)
+    upto = np.searchsorted(ordered, values, side="right") / len(ordered)
+    return float(np.maximum(below - p, p - upto).max())
+
+
+def test_the_presets_of_the_issue_are_there() -> None:
+    assert set(PRESETS) == {*EMPIRICAL, "bus-stop"}
+    assert [*PRESETS] == sorted(PRESETS)
+
+
+@pytest.mark.parametrize("name", EMPIRICAL)
+def test_the_file_names_source_licence_and_steps(name: str) -> None:
+    origin = PRESETS[name].origin
+    assert origin is not None
+    assert origin.url.startswith("https://github.com/")
+    assert len(origin.commit) == 40
+    assert origin.licence in ("CC-BY-4.0", "Apache-2.0")
+    assert origin.citation
+    assert origin.transformations
+
+
+@pytest.mark.parametrize("name", EMPIRICAL)
+def test_the_grid_is_within_0_002_of_its_source(name: str) -> None:
+    preset, own = PRESETS[name], PRESETS[name].own
+    grid = preset.pairs
+    assert isinstance(grid, JointGrid)
+    assert own is not None
+    assert ks_distance(grid.prompts.reshape(-1), own.at, own.prompt_quantiles) < 0.002
+    assert ks_distance(grid.outputs.reshape(-1), own.at, own.output_quantiles) < 0.002
+
+
+@pytest.mark.parametrize("name", EMPIRICAL)
+def test_a_large_sample_looks_like_its_source(name: str) -> None:
+    own = PRESETS[name].own
+    assert own is not None
+    plan = build_plan(name, num_requests=200_000, seed=0, arrival="constant", max_model_len=None)
+    for tokens, want, quantiles in (
+        (plan.prompt_tokens, own.prompt_tokens, own.prompt_quantiles),
+        (plan.output_tokens, own.output_tokens, own.output_quantiles),
+    ):
+        assert ks_distance(tokens, own.at, quantiles) < 0.005
+        got = percentiles(tokens)
+        assert got["mean"] == pytest.approx(want["mean"], rel=0.01)
+        for key in ("p50", "p90", "p95", "p99"):
+            assert got[key] == pytest.approx(want[key], rel=0.03), key
+        assert got["p99.9"] == pytest.approx(want["p99.9"], rel=0.12)
+        assert got["max"] <= want["max"]
+    for kind, value in correlation(plan.prompt_tokens, plan.output_tokens).items():
+        assert value == pytest.approx(own.correlation[kind], abs=0.015), kind
+    for batch in (8, 32):
+        assert max_over_mean(plan.output_tokens, batch) == pytest.approx(own.max_over_mean[str(batch)], rel=0.02)
+
+
+def test_azure_conv_keeps_its_atoms_and_its_two_humps() -> None:
+    plan = build_plan("azure-conv", num_requests=100_000, seed=1, arrival="constant", max_model_len=None)
+    # research numbers of the source: 5.1 % of prompts in the wall, outputs 63 % under 200 and 29 % in 350..470
+    assert np.mean((plan.prompt_tokens >= 4080) & (plan.prompt_tokens <= 4145)) == pytest.approx(0.051, abs=0.004)
+    assert np.mean(plan.output_tokens < 200) == pytest.approx(0.63, abs=0.01)
+    assert np.mean((plan.output_tokens >= 350) & (plan.output_tokens <= 470)) == pytest.approx(0.29, abs=0.01)
+
+
+def test_prompt_and_output_depend_on_each_other_as_in_the_source() -> None:
+    """In azure-conv the long outputs sit at some prompt lengths: independent draws would lose that."""
+    plan = build_plan("azure-conv", num_requests=100_000, seed=1, arrival="constant", max_model_len=None)
+    stratum = np.searchsorted(np.quantile(plan.prompt_tokens, np.linspace(0, 1, 9)[1:-1]), plan.prompt_tokens)
+    share = [float(np.mean(plan.output_tokens[stratum == k] > 300)) for k in range(8)]
+    assert max(share) - min(share) > 0.3
+
+
+@pytest.mark.parametrize(("name", "cv"), [("azure-conv", 1.09), ("azure-code", 13.15)])
+def test_the_arrivals_are_as_bursty_as_the_source(name: str, cv: float) -> None:
+    gaps = PRESETS[name].gaps
+    assert gaps is not None
+    assert gaps.gaps.std() / gaps.gaps.mean() == pytest.approx(cv, rel=0.05)
+
+
+def test_sharegpt_has_no_arrivals() -> None:
+    assert PRESETS["sharegpt"].gaps is None
+
+
+def test_bus_stop() -> None:
+    assert PRESETS["bus-stop"].suggests == {"max_num_seqs": 3, "num_requests": 9}
+    plan = build_plan("bus-stop", num_requests=7, seed=3, arrival="constant", max_model_len=None)
+    assert plan.prompt_tokens.tolist() == [8] * 7
+    assert plan.output_tokens.tolist() == [10, 50, 200, 10, 50, 200, 10]

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from workloads.errors import WorkloadError
+from workloads.traces import read_trace
+
+
+def file_of(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_our_own_columns(tmp_path: Path) -> None:
+    text = "prompt_tokens,output_tokens,arrival_s,tenant,priority\n5,6,1.5,acme,\n7,8,2.25,,2\n9,10,2.25,acme,1\n"
+    trace = read_trace(file_of(tmp_path, text))
+    assert trace.listed.prompt_tokens.tolist() == [5, 7, 9]
+    assert trace.listed.output_tokens.tolist() == [6, 8, 10]
+    assert trace.listed.tenants == ("acme", "default")
+    assert trace.listed.tenant.tolist() == [0, 1, 0]
+    assert trace.listed.priority.tolist() == [0, 2, 1]
+    assert trace.arrivals_us is not None
+    assert trace.arrivals_us.tolist() == [1_500_000, 2_250_000, 2_250_000]
+
+
+def test_azure(tmp_path: Path) -> None:
+    text = (
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n2023-11-16 18:15:51,879,55\n"
+    )
+    trace = read_trace(file_of(tmp_path, text))
+    assert trace.listed.prompt_tokens.tolist() == [374, 396, 879]
+    assert trace.listed.output_tokens.tolist() == [44, 109, 55]
+    gaps = trace.gaps()
+    assert gaps is not None
+    assert gaps.gaps.tolist() == [4_314_579, 4_831, 4_319_410 // 2]
+    assert gaps.rate_per_s == pytest.approx(2 / 4.31941)
+
+
+def test_mooncake_has_milliseconds(tmp_path: Path) -> None:
+    lines = (
+        '{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1]}\n\n'
+        '{"timestamp": 3000, "input_length": 7322, "output_length": 490, "hash_ids": [0]}\n'
+    )
+    trace = read_trace(file_of(tmp_path, lines, "t.jsonl"))
+    assert trace.listed.prompt_tokens.tolist() == [6758, 7322]
+    assert trace.arrivals_us is not None
+    assert trace.arrivals_us.tolist() == [0, 3_000_000]
+
+
+def test_gzip_and_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress(b"\xef\xbb\xbfprompt_tokens,output_tokens\r\n3,4\r\n"))
+    trace = read_trace(path)
+    assert trace.listed.prompt_tokens.tolist() == [3]
+    assert trace.arrivals_us is None
+    assert trace.gaps() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no column prompt_tokens"),
+        ("a,b\n1,2\n", "no column prompt_tokens; the first line must name the columns, and has a,b"),
+        ("prompt_tokens\n1\n", "no column output_tokens"),
+        ("prompt_tokens,output_tokens\n", "no requests in it"),
+        ("prompt_tokens,output_tokens\n5,6\n5,x\n", "line 3: output_tokens must be a whole number, got 'x'"),
+        ("prompt_tokens,output_tokens\n5,6\n5\n", "line 3: output_tokens must be a whole number, got nothing"),
+        ("prompt_tokens,output_tokens\n5,6.5\n", "line 2: output_tokens must be a whole number, got '6.5'"),
+        ("prompt_tokens,output_tokens\n0,6\n", "line 2: prompt_tokens is 0, must be from 1 to"),
+        ("prompt_tokens,output_tokens\n9999999999999,6\n", "line 2: prompt_tokens is 9999999999999"),
+        ("prompt_tokens,output_tokens,priority\n5,6,-1\n", "line 2: priority is -1, must be from 0"),
+        ("prompt_tokens,output_tokens,arrival_s\n5,6,2\n5,6,1\n", "line 3: arrival_s goes back in time"),
+        ("prompt_tokens,output_tokens,arrival_s\n5,6,\n", "line 2: arrival_s must be a time, got nothing"),
+        ("prompt_tokens,output_tokens,arrival_s\n5,6,inf\n", "line 2: arrival_s must be a time, got 'inf'"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,5,6\n", "line 2: TIMESTAMP must be a time, got 'noon'"),
+    ],
+)
+def test_bad_csv(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        read_trace(file_of(tmp_path, text))
+    assert says in str(caught.value)
+    assert "t.csv" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "line 1: not JSON"),
+        ("[1, 2]", "line 1: want an object"),
+        (
+            '{"prompt_tokens": 5, "output_tokens": 6}\n{"prompt_tokens": 5}',
+            "line 2: output_tokens must be a whole number",
+        ),
+        ('{"prompt_tokens": 5.5, "output_tokens": 6}', "line 1: prompt_tokens must be a whole number, got 5.5"),
+        ('{"prompt_tokens": true, "output_tokens": 6}', "line 1: prompt_tokens must be a whole number, got True"),
+        ('{"prompt_tokens": NaN, "output_tokens": 6}', "line 1: prompt_tokens must be a whole number, got nan"),
+        ('{"prompt_tokens": [], "output_tokens": 6}', "line 1: prompt_tokens must be a whole number, got []"),
+        ("", "no requests in it"),
+    ],
+)
+def test_bad_jsonl(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        read_trace(file_of(tmp_path, text, "t.jsonl"))
+    assert says in str(caught.value)
+
+
+def test_files_that_are_no_traces(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match="no such file"):
+        read_trace(tmp_path / "missing.csv")
+    with pytest.raises(WorkloadError, match=r"ends in \.csv, \.jsonl"):
+        read_trace(file_of(tmp_path, "x", "t.parquet"))
+    binary = tmp_path / "b.csv"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(WorkloadError, match="not readable as text"):
+        read_trace(binary)
+    with pytest.raises(WorkloadError, match="not readable as text"):
+        read_trace(file_of(tmp_path, "not gzip", "t.csv.gz"))
