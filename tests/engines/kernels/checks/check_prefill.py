@@ -23,7 +23,9 @@ def test_groups_and_head_sizes(group: int, head_dim: int, dtype: torch.dtype) ->
 
 @pytest.mark.parametrize("block_size", [8, 16, 64])
 @pytest.mark.parametrize("wgmma", [False, True])
-def test_lengths_and_counts_around_every_boundary(block_size: int, wgmma: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lengths_and_counts_around_every_boundary(
+    block_size: int, wgmma: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(triton_prefill, "_has_wgmma", lambda device: wgmma)
     lengths = [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130]
     counts = [1, 1, 15, 1, 17, 30, 32, 2, 63, 64, 1, 129]
