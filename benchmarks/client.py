@@ -4,7 +4,7 @@
 
 The server runs on the first core this process may use, the client on the last. With other work on the machine, both
 need --realtime (root) to be left alone on theirs; without it the numbers say how the client does on a busy machine.
-"error" is reported - true: of the percentile, as a report would show it, and of single requests, which cannot cancel out.
+"error" is reported - true: of the percentile, as a report shows it, and of single requests, which cannot cancel out.
 Exit code 1 if a target is missed.
 """
 
@@ -66,9 +66,11 @@ CASES = {
     "3k": closed(64, 20, 0.5),
     "12k": closed(256, 20, 1, itl_p99_error_ms=0.2, cpu_s_per_100k=3),
     "25k": closed(512, 20, 2, itl_p99_error_ms=0.2, cpu_s_per_100k=3, peak_rss_mib=88),
-    "poisson": Case(2000, 16, 20, 5, rate_per_s=200, targets=(("achieved_over_asked", 0.998, 1.002), ("send_lag_p99_ms", 0, 1))),
+    "poisson": Case(
+        2000, 16, 20, 5, None, 200, targets=(("achieved_over_asked", 0.998, 1.002), ("send_lag_p99_ms", 0, 1))
+    ),
     "stall": Case(2000, 16, 20, 5, 32, 200, stall_at_s=4, stall_s=1, targets=(("reported_over_felt", 0.95, 1.05),)),
-}  # fmt: skip
+}
 
 
 def main() -> None:
@@ -170,10 +172,10 @@ def errors(record: RunRecord, truths: list[Truth]) -> dict[str, Any]:
         "ttft_error_p99_ms": _p99(np.abs(reported_ttft - true_ttft)),
         "itl_p99_error_ms": _p99(itl) - _p99(true_itl),
         "itl_error_p99_ms": _p99(np.abs(itl - true_itl)),
-        "tpot_error_ms": float(np.abs([a.mean() - b.mean() for a, b in zip(reported_gaps, true_gaps, strict=True)]).mean()),
+        "tpot_error_ms": _mean([abs(a.mean() - b.mean()) for a, b in zip(reported_gaps, true_gaps, strict=True)]),
         "reported_over_felt": _p99(reported_felt) / _p99(felt),
         "felt_p99_ms": _p99(felt),
-    }  # fmt: skip
+    }
 
 
 def alone(core: int, realtime: bool) -> None:
@@ -185,7 +187,8 @@ def alone(core: int, realtime: bool) -> None:
 @contextmanager
 def truth_server(case: Case, *, realtime: bool) -> Iterator[str]:
     script = Path(__file__).with_name("truth_server.py")
-    arguments = [f"--{name.replace('_', '-')}={getattr(case, name)}" for name in ("ttft_ms", "tpot_ms", "stall_at_s", "stall_s")]  # fmt: skip
+    settings = ("ttft_ms", "tpot_ms", "stall_at_s", "stall_s")
+    arguments = [f"--{name.replace('_', '-')}={getattr(case, name)}" for name in settings]
     server = subprocess.Popen(
         [sys.executable, str(script), "--port=0", *arguments],
         stdout=subprocess.PIPE,
@@ -201,6 +204,10 @@ def truth_server(case: Case, *, realtime: bool) -> Iterator[str]:
         server.terminate()
         with suppress(subprocess.TimeoutExpired):
             server.wait(5)
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values))
 
 
 def _p99(values: Floats) -> float:

@@ -20,7 +20,7 @@ from engines.remote.config import RemoteConfig, Target
 from engines.remote.connection import Connection
 from engines.remote.failure import Failure
 from engines.remote.pool import Pool
-from engines.remote.reactor import Reactor
+from engines.remote.reactor import OnReady, Reactor
 from engines.remote.recorder import Exchange, Recorder
 from engines.remote.tally import Tally
 from workloads.pacing import Due
@@ -99,9 +99,10 @@ class LoadClient:
                 on_ready(events)
             if self._pool.refused_ns is not None:
                 return False
-        if self._pool.num_idle == 0:
+        if self._pool.num_idle == 0 and connections:
             self._pool.refusal = f"no connection within {self._config.connect_timeout_s:g} s"
-        return self._pool.num_idle > 0
+            return False
+        return True
 
     def run(self, load: Load, start_ns: int) -> Ending:
         """Until every request has ended, the recorder wants to stop, the deadline is over, or the server is gone.
@@ -124,7 +125,7 @@ class LoadClient:
         self._reactor.close()
 
     def _loop(self, load: Load) -> Ending:
-        tick_ns = time.monotonic_ns()
+        tick_ns = woke_ns = time.monotonic_ns()
         while True:
             now_ns = time.monotonic_ns()
             if now_ns >= self._next_due_ns:
@@ -136,26 +137,32 @@ class LoadClient:
                 tick_ns = now_ns + TICK_NS
             if self._over(load):
                 return "finished"
-            sending = bool(self._waiting and self._pool.num_idle)
-            busy = sending or self._ended or not load.window.full
-            ready = self._reactor.ready(now_ns if busy else min(self._next_due_ns, tick_ns))
-            if ready:
-                self._round(ready)
-            if sending:
-                self._send_waiting()
-            elif self._ended:
-                load.recorder.ended(*self._ended.popleft())
-            elif not load.window.full:
-                load.window.make_one()
+            has_chores = self._can_send or self._ended or not load.window.full
+            self._tally.round_ns.add(time.monotonic_ns() - woke_ns)
+            ready = self._reactor.ready(now_ns if has_chores else min(self._next_due_ns, tick_ns))
+            woke_ns = time.monotonic_ns()
+            self._read_all(ready)
+            self._chore(load)
 
-    def _round(self, ready: list[tuple[Callable[[int], None], int]]) -> None:
-        began_ns = now_ns = time.monotonic_ns()
+    def _read_all(self, ready: list[tuple[OnReady, int]]) -> None:
         for on_ready, events in ready:
             on_ready(events)
             now_ns = time.monotonic_ns()
-            if now_ns >= self._next_due_ns:  # a send does not wait for the end of a long round
+            if now_ns >= self._next_due_ns:  # a send does not wait for the end of a long row of reads
                 self._dispatch(now_ns)
-        self._tally.round_ns.add(now_ns - began_ns)
+
+    def _chore(self, load: Load) -> None:
+        """One thing that can wait until the sockets have been looked at, and must not keep them waiting long."""
+        if self._can_send:
+            self._send_waiting()
+        elif self._ended:
+            load.recorder.ended(*self._ended.popleft())
+        elif not load.window.full:
+            load.window.make_one()
+
+    @property
+    def _can_send(self) -> bool:
+        return bool(self._waiting) and self._pool.num_idle > 0
 
     def _over(self, load: Load) -> bool:
         unsettled = self._pool.unsure or self._pool.refused_ns is not None

@@ -90,13 +90,14 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 def interpret(answer: Answer, event: SseEvent, at_ns: int) -> None:
     """One event of a completion's or a chat's stream."""
     data = event.data
-    if data.strip() == b"[DONE]":
-        answer.done = True
+    if len(data) < 16 and data.strip() in (b"[DONE]", b""):
+        answer.done = bool(data.strip())  # no data: a server's way to keep the connection alive
         return
     try:
         chunk = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        answer.fail(f"an event that is not a chunk: {data[:200].decode('utf-8', 'replace')}")
+        if event.type in (b"message", b"error"):  # what other kinds hold is not ours to judge
+            answer.fail(f"an event that is not a chunk: {data[:200].decode('utf-8', 'replace')}")
         return
     if chunk.error is not None or event.type == b"error" or chunk.object == "error":
         answer.fail(_words(chunk.error if chunk.error is not None else chunk.message))

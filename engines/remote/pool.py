@@ -29,7 +29,8 @@ class Pool:
         self.refusal = ""
 
     def __len__(self) -> int:
-        return len(self._idle) + len(self._opening) + len(self._busy) + len(self._finishing)
+        """Those that carry a request, or can; one that is finishing may never end, so it is not counted on."""
+        return len(self._idle) + len(self._opening) + len(self._busy)
 
     @property
     def num_opening(self) -> int:

@@ -76,28 +76,42 @@ def _get(config: RemoteConfig, target: Target, path: str) -> tuple[int, bytes]:
     headers = {"Authorization": f"Bearer {config.api_key}"} if config.api_key else {}
     connection = http.client.HTTPConnection(target.host, target.port)
     try:
-        sock = socket.socket(target.family, socket.SOCK_STREAM)
-        connection.sock = sock
-        sock.settimeout(config.connect_timeout_s)
-        sock.connect(target.address)
-        if target.tls is not None:
-            connection.sock = target.tls.wrap_socket(sock, server_hostname=target.host)
+        connection.sock = _connect(config, target)
         connection.request("GET", target.base_path + path, headers=headers)
         response = connection.getresponse()
         return response.status, response.read()
-    except ssl.SSLCertVerificationError as error:
-        hint = "; --ca-file names the authority to trust"
-        raise EngineError(f"{config.url}: its certificate is not trusted: {error.verify_message}{hint}") from None
-    except ssl.SSLError as error:
-        raise EngineError(f"{config.url}: no TLS with this server ({error.reason or error}); is it http://?") from None
-    except http.client.HTTPException as error:
-        raise EngineError(f"{config.url} does not speak HTTP: {_line(error)}") from None
-    except OSError as error:  # refused, unreachable, timed out, reset
-        why = (error.strerror or str(error) or type(error).__name__).lower()
-        raise EngineError(f"no server answers at {config.url}: {why}", NOT_READY) from None
+    except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
+        hint = "" if target.tls else "; is it https://?"
+        raise EngineError(f"{config.url} does not speak HTTP: {_line(error)}{hint}") from None
+    except OSError as error:  # refused, unreachable, timed out
+        raise EngineError(f"no server answers at {config.url}: {_line(error)}", NOT_READY) from None
     finally:
         connection.close()
 
 
+def _connect(config: RemoteConfig, target: Target) -> socket.socket:
+    sock = socket.socket(target.family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(config.connect_timeout_s)
+        sock.connect(target.address)
+        return sock if target.tls is None else _with_tls(config, target, target.tls, sock)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _with_tls(config: RemoteConfig, target: Target, tls: ssl.SSLContext, sock: socket.socket) -> socket.socket:
+    try:
+        return tls.wrap_socket(sock, server_hostname=target.host)
+    except ssl.SSLCertVerificationError as error:
+        why = f"its certificate is not trusted: {error.verify_message}; --ca-file names an authority to trust"
+        raise EngineError(f"{config.url}: {why}") from None
+    except (ssl.SSLError, TimeoutError, ConnectionResetError) as error:
+        raise EngineError(f"{config.url}: no TLS with this server ({_line(error)}); is it http://?") from None
+
+
 def _line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__} {error}".split())[:200]
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.replace("_", " ").lower()
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join((said or type(error).__name__).split())[:200].lower()

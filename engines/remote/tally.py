@@ -105,7 +105,7 @@ class ClientReport:
     """None is what could not be measured. Lags and shares say how far the other numbers can be trusted."""
 
     stamps: Literal["kernel", "read", "mixed"]  # the clock of the token times: the kernel's, or that of our reads
-    loop_lag_p99_ms: float | None  # a round of the event loop: what a socket that is ready waits at most
+    loop_lag_p99_ms: float | None  # a turn of the event loop: what a socket that is ready waits at most
     read_lag_p99_ms: float | None  # from the kernel's stamp to our read; None without kernel stamps
     send_lag_p99_ms: float | None  # from when a request could be sent (due, with a seat free) to when it was
     cpu_share: float | None  # of one core, mean over the workers

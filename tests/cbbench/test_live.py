@@ -1,0 +1,38 @@
+"""The live view: what a snapshot shows, and that nothing is shown where nobody watches."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from cbbench.experiment.live import LiveView, panel
+from engines.base import Signal
+
+SNAPSHOT = Signal(
+    t=4_000_000_000, running=3, waiting=7, kv_usage=0.5, device_busy=0.9, output_token_per_s=1234.0, preemptions=2,
+    completed=5, output_tokens=2000, ttft_ms=None, tpot_ms=7.25,
+)  # fmt: skip
+
+
+def test_a_snapshot_shows_progress_queue_memory_and_latency() -> None:
+    stream = io.StringIO()
+    Console(file=stream, width=120).print(panel("continuous", 20, SNAPSHOT, kv_peak=0.8))
+    shown = stream.getvalue()
+    for text in ("5/20 requests", "4 s", "running 3", "waiting 7", "KV 50% (peak 80%)", "preempted 2", "1,234 tok/s",
+                 "500 tok/s so far", "TTFT –", "TPOT 7.2 ms"):  # fmt: skip
+        assert text in shown
+
+
+def test_the_peak_is_remembered() -> None:
+    view = LiveView("continuous", 20)
+    view.show(SNAPSHOT)
+    view.show(Signal(**{name: getattr(SNAPSHOT, name) for name in Signal.__struct_fields__} | {"kv_usage": 0.1}))
+    assert view.kv_peak == 0.5
+
+
+def test_silent_when_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    with LiveView("continuous", 20) as view:
+        view.show(SNAPSHOT)
+    assert capsys.readouterr() == ("", "")

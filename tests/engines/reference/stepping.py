@@ -1,0 +1,110 @@
+"""Helpers to drive the torch runtime: a scheduler and an executor in a loop, and StepPlans written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engines.loop import VirtualClock
+from engines.reference.executor import TorchExecutor
+from engines.reference.kv_pool import KVPool
+from engines.reference.model.llama import Llama
+from engines.scheduling.config import SchedulerConfig
+from engines.scheduling.plan import StepPlan
+from engines.scheduling.request import GREEDY, Request, Sampling
+
+NONE = np.empty(0, dtype=np.int64)
+
+
+def pool_for(llama: Llama, blocks: int = 64, block_size: int = 16) -> KVPool:
+    return KVPool(llama.config, blocks, block_size, dtype=llama.dtype, device=llama.device)
+
+
+def executor_for(llama: Llama, pool: KVPool, max_num_seqs: int = 8) -> TorchExecutor:
+    return TorchExecutor(llama, pool, max_num_seqs=max_num_seqs, clock=VirtualClock())
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a hand-made plan: computes tokens start .. start + count - 1 of the request in seat `slot`."""
+
+    request: Request
+    slot: int
+    start: int
+    count: int
+    padding: int = 0
+    samples: bool = True
+
+
+@dataclass(frozen=True)
+class Dead:
+    slot: int
+    length: int
+
+
+@dataclass
+class Tables:
+    """Block tables by slot, filled by hand."""
+
+    rows: dict[int, Sequence[int]] = field(default_factory=dict)
+
+    def array(self, slots: int = 8, width: int = 64) -> NDArray[np.int32]:
+        out = np.zeros((slots, width), dtype=np.int32)
+        for slot, blocks in self.rows.items():
+            out[slot, : len(blocks)] = blocks
+        return out
+
+
+def step_plan(
+    rows: Sequence[Row], tables: NDArray[np.int32], *, dead: Sequence[Dead] = (), dead_tokens: int = 1, step: int = 1
+) -> StepPlan:
+    def column(values: Sequence[int]) -> NDArray[np.int64]:
+        return np.array(values, dtype=np.int64)
+
+    return StepPlan(
+        step=step,
+        now_ns=0,
+        requests=[row.request for row in rows],
+        slots=column([row.slot for row in rows]),
+        starts=column([row.start for row in rows]),
+        counts=column([row.count for row in rows]),
+        padding=column([row.padding for row in rows]),
+        samples=np.array([row.samples for row in rows], dtype=np.bool_),
+        dead_slots=column([one.slot for one in dead]),
+        dead_lengths=column([one.length for one in dead]),
+        dead_tokens=dead_tokens if dead else 0,
+        tables=tables,
+    )
+
+
+def request(index: int, prompt: Sequence[int], outputs: int, sampling: Sampling = GREEDY) -> Request:
+    return Request(index, len(prompt), outputs, prompt=np.array(prompt, dtype=np.int32), sampling=sampling)
+
+
+def outputs_of(one: Request) -> list[int]:
+    assert one.tokens is not None
+    return one.tokens[one.prompt_tokens : one.prompt_tokens + one.output_tokens].tolist()
+
+
+def serve(llama: Llama, config: SchedulerConfig, requests: Sequence[Request], *, depth: int = 0) -> list[StepPlan]:
+    """Submit everything, run to the end with `depth` steps in flight while planning, and return the plans."""
+    scheduler = config.build()
+    pool = pool_for(llama, config.kv_blocks, config.block_size)
+    executor = executor_for(llama, pool, config.max_num_seqs)
+    for one in requests:
+        assert not scheduler.submit(one, 0).finished, one.error
+    plans: list[StepPlan] = []
+    in_flight = 0
+    while not scheduler.idle:
+        plan = scheduler.schedule(0)
+        if plan is not None:
+            executor.submit(plan)
+            plans.append(plan)
+            in_flight += 1
+        if in_flight > depth or plan is None:
+            scheduler.update(executor.collect())
+            in_flight -= 1
+    return plans

@@ -1,0 +1,281 @@
+"""The small parts of the load client, each by itself."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+
+import msgspec
+import numpy as np
+import pytest
+
+from engines.remote import stamps, tgi
+from engines.remote.answer import Answer
+from engines.remote.bodies import WORDS, BodyWindow, PromptMaker
+from engines.remote.config import RemoteConfig
+from engines.remote.openai import Asked, chat_body, completion_body, interpret
+from engines.remote.reactor import EVENT_READ, Reactor
+from engines.remote.share import Share
+from engines.remote.sse import SseEvent
+from engines.remote.tally import Histogram, Tally
+from workloads.pacing import Pacing
+from workloads.plan import RequestPlan
+
+
+def test_the_load_client_imports_no_torch_and_no_framework() -> None:
+    heavy = ("torch", "scipy", "asyncio", "httpx")
+    code = f"import sys, engines.remote.engine; print(*(m for m in {heavy} if m in sys.modules))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == ""
+
+
+# Waiting
+
+
+def test_a_wait_ends_at_its_time_and_not_before() -> None:
+    reactor = Reactor()
+    late_ns = []
+    for _ in range(20):
+        until_ns = time.monotonic_ns() + 3_000_000
+        while time.monotonic_ns() < until_ns:
+            for on_ready, events in reactor.ready(until_ns):
+                on_ready(events)
+        late_ns.append(time.monotonic_ns() - until_ns)
+    reactor.close()
+    assert min(late_ns) < (500_000 if reactor.precise else 2_000_000)
+
+
+def test_a_socket_ends_a_wait() -> None:
+    reactor = Reactor()
+    ours, theirs = socket.socketpair()
+    heard: list[int] = []
+    reactor.watch(ours.fileno(), EVENT_READ, heard.append)
+    theirs.send(b"x")
+    began = time.monotonic()
+    for on_ready, events in reactor.ready(time.monotonic_ns() + 5_000_000_000):
+        on_ready(events)
+    assert heard == [EVENT_READ]
+    assert time.monotonic() - began < 2
+    reactor.forget(ours.fileno())
+    assert reactor.ready(time.monotonic_ns()) == []
+    for sock in (ours, theirs):
+        sock.close()
+    reactor.close()
+
+
+# Stamps
+
+
+@pytest.mark.skipif(not stamps.SUPPORTED, reason="the kernel gives no receive stamps here")
+def test_the_kernel_knows_when_bytes_came_however_late_they_are_read() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = socket.create_connection(listener.getsockname())
+        receiver, _ = listener.accept()
+    assert stamps.enable(receiver)
+    sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    late_ns = []
+    for _ in range(5):
+        before_ns = time.monotonic_ns()
+        sender.send(b"x")
+        after_ns = time.monotonic_ns()
+        time.sleep(0.03)
+        _, control, _, _ = receiver.recvmsg(10, stamps.CONTROL_BYTES)
+        arrived_ns = stamps.arrival_ns(control, time.monotonic_ns())
+        if arrived_ns is not None:  # the first may come before the kernel has switched its stamps on
+            late_ns.append(arrived_ns - after_ns)
+            assert arrived_ns > before_ns - 1_000_000
+    sender.close()
+    receiver.close()
+    assert late_ns
+    assert min(late_ns) < 5_000_000, "the 30 ms before the read are not in it"
+
+
+def test_without_a_stamp_there_is_none() -> None:
+    assert stamps.arrival_ns([], 5) is None
+    assert stamps.arrival_ns([(socket.SOL_SOCKET, 999, b"\0" * 48)], 5) is None
+
+
+# Own measurements
+
+
+def test_a_histogram_knows_its_quantiles_to_a_few_percent() -> None:
+    values = np.random.default_rng(0).lognormal(12, 2, 20_000).astype(int) + 1
+    histogram = Histogram()
+    for value in values:
+        histogram.add(int(value))
+    for q in (0.5, 0.9, 0.99):
+        known = histogram.quantile_ms(q)
+        assert known == pytest.approx(np.quantile(values, q) / 1e6, rel=0.06)
+    assert Histogram().quantile_ms(0.99) is None
+
+
+def test_histograms_of_extremes() -> None:
+    histogram = Histogram()
+    for value in (-5, 0, 1, 10**13):
+        histogram.add(value)
+    assert histogram.quantile_ms(1) == pytest.approx(10**7)
+
+
+def test_tallies_add_up() -> None:
+    whole, halves = Tally(), [Tally(), Tally()]
+    for i in range(1, 200):
+        for tally in (whole, halves[i % 2]):
+            tally.sent_one(i * 1000, i * 1000 + 10, i * 1000 + 10 + i)
+            tally.token_events += 3
+    merged = msgspec.msgpack.decode(msgspec.msgpack.encode(halves[0]), type=Tally)
+    merged.merge(halves[1])
+    assert merged == whole
+
+
+def test_what_was_not_measured_is_none() -> None:
+    report = Tally().report(open_loop=True, workers=1)
+    assert report.loop_lag_p99_ms is None
+    assert report.send_lag_p99_ms is None
+    assert report.achieved_over_asked_rate is None
+    assert report.coalesced_event_share is None
+    assert report.cpu_share is None
+    assert report.stamps == "read"
+
+
+def test_the_achieved_rate_is_that_of_the_sends() -> None:
+    tally = Tally()
+    for i in range(11):
+        tally.sent_one(i * 100, i * 100, i * 125)
+    assert tally.report(open_loop=True, workers=1).achieved_over_asked_rate == pytest.approx(0.8)
+    assert tally.report(open_loop=False, workers=1).achieved_over_asked_rate is None
+
+
+# Answers
+
+
+def test_gaps_add_up_to_the_whole_without_rounding_errors() -> None:
+    answer = Answer(interpret)
+    for i in range(1001):
+        answer.token(123_456 + i * 10_499)  # 10.499 us: rounded one by one, half a millisecond would be lost
+    gaps_us = answer.gaps_us()
+    assert gaps_us[0] == 0
+    assert int(gaps_us.sum()) == 10_499
+    assert gaps_us.dtype == np.uint32
+
+
+def test_an_event_of_another_kind_may_hold_anything() -> None:
+    answer = Answer(interpret)
+    interpret(answer, SseEvent(b"not json", b"ping"), 1)
+    interpret(answer, SseEvent(b""), 1)
+    interpret(answer, SseEvent(b"  "), 1)
+    assert answer.failure is None
+    assert not answer.done
+    interpret(answer, SseEvent(b" [DONE] "), 1)
+    assert answer.done
+
+
+# Bodies
+
+
+def test_the_shape_of_the_bodies() -> None:
+    config = RemoteConfig(url="u", ignore_eos=False)
+    asked = Asked(prompt=[1, 2], output_tokens=3)
+    assert msgspec.json.decode(completion_body(config, "m", asked)) == {
+        "model": "m",
+        "prompt": [1, 2],
+        "max_tokens": 3,
+        "temperature": 0.0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    chat = msgspec.json.decode(chat_body(config, "m", Asked(prompt="hi", output_tokens=3)))
+    assert chat["messages"] == [{"role": "user", "content": "hi"}]
+
+
+def test_the_words_are_many_and_different() -> None:
+    assert len(WORDS) == len(set(WORDS)) > 200
+
+
+def test_a_text_has_as_many_words_as_tokens_are_left() -> None:
+    plan = RequestPlan.of([30, 5], [1, 1])
+    maker = PromptMaker(plan, as_ids=False, token_ids=(0, 1), prompt_seed=0, overhead_tokens=10)
+    assert [len(str(maker.asked(i).prompt).split()) for i in (0, 1)] == [20, 1]
+
+
+def test_bodies_are_made_ahead_within_bounds() -> None:
+    made: list[int] = []
+
+    def make(index: int) -> bytes:
+        made.append(index)
+        return b"x" * (5 * 2**20 if index < 4 else 10)
+
+    window = BodyWindow(make, range(10), count=4)
+    while not window.full:
+        window.make_one()
+    assert made == [0, 1], "ten megabytes are more than enough ahead"
+    assert len(window.take(0)) == 5 * 2**20
+    assert len(window.take(3)) == 5 * 2**20, "1 and 2 were not wanted"
+    assert made == [0, 1, 3]
+    while not window.full:
+        window.make_one()
+    assert made == [0, 1, 3, 4, 5, 6, 7]
+    for index in range(4, 10):
+        window.take(index)
+    window.make_one()
+    assert window.full
+    assert made == [0, 1, *range(3, 10)]
+
+
+# Shares
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(
+    "pacing", [{"rate_per_s": 10.0}, {"concurrency": 7}, {}, {"rate_per_s": 10.0, "concurrency": 5}]
+)
+def test_the_shares_of_workers_make_the_whole(workers: int, pacing: dict[str, float]) -> None:
+    plan = RequestPlan.of([1] * 20, [1] * 20)
+
+    def whole() -> Pacing:
+        return Pacing(plan.arrivals_ugap, **pacing)  # type: ignore[arg-type]
+
+    shares = [Share(plan, whole(), worker, workers) for worker in range(workers)]
+    seats = [share.concurrency for share in shares]
+    assert sum(seat or 0 for seat in seats) == (whole().concurrency or 0)
+    late_ns = 10**12
+    due, scheduled = [], {}
+    for share in shares:
+        while not share.exhausted:
+            for one in share.due(late_ns):
+                due.append(one.index)
+                scheduled[one.index] = one.scheduled_ns
+                share.completed(one.index, late_ns)
+    assert sorted(due) == list(range(20))
+    if "rate_per_s" in pacing:
+        assert [scheduled[i] for i in range(20)] == [i * 100_000_000 for i in range(20)]
+
+
+# TGI
+
+
+def test_tgi_streams() -> None:
+    answer = Answer(tgi.interpret)
+    events = (
+        b'{"token":{"id":1,"text":"a","special":false},"generated_text":null,"details":null}',
+        b'{"token":{"id":2,"text":"","special":true},"generated_text":"a","details":{"finish_reason":"length","generated_tokens":2,"input_length":7}}',
+    )
+    for at_ns, event in enumerate(events):
+        tgi.interpret(answer, SseEvent(event), at_ns)
+    answer.status = 200
+    assert answer.end(None) is None
+    assert (len(answer.token_ns), answer.output_tokens, answer.prompt_tokens) == (2, 2, 7)
+    assert (answer.finish_reason, answer.done) == ("length", True)
+
+
+def test_tgi_errors_and_bodies() -> None:
+    answer = Answer(tgi.interpret)
+    tgi.interpret(answer, SseEvent(b'{"error":"out of memory","error_type":"generation"}', b"error"), 1)
+    failure = answer.end(None)
+    assert failure is not None
+    assert (failure.kind, failure.message) == ("stream_error", "out of memory")
+    body = msgspec.json.decode(tgi.body(RemoteConfig(url="u", api="tgi"), Asked(prompt="hi", output_tokens=3)))
+    assert body["inputs"] == "hi"
+    assert body["parameters"]["max_new_tokens"] == 3
+    assert "temperature" not in body["parameters"], "it refuses 0"

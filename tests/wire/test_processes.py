@@ -1,0 +1,191 @@
+"""Real processes: a server that is killed, one that is stopped for a second, several of ours that load one server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engines.base import EngineError
+from engines.remote.config import RemoteConfig
+from engines.remote.engine import PartialRun, RemoteEngine
+from engines.remote.workers import worker_count
+from tests.wire.driving import Watching, load
+from tests.wire.fake import GOOD, Call, FakeServer
+from tests.wire.server_process import server_process
+from workloads.pacing import Pacing
+from workloads.plan import RequestPlan
+
+
+def run(url: str, plan: RequestPlan, observer: Watching | None = None, **config: Any) -> Any:
+    pacing_config = {name: config.pop(name) for name in ("rate_per_s", "concurrency") if name in config}
+    engine = RemoteEngine(RemoteConfig(url=url, warmup_requests=0, **config))
+    return engine.run(plan, Pacing(plan.arrivals_ugap, **pacing_config), observer or Watching())
+
+
+def when(condition: Callable[[], bool], act: Callable[[], None]) -> None:
+    """In a thread of its own, once."""
+
+    def wait() -> None:
+        deadline = time.monotonic() + 20
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        act()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def test_a_server_process_killed_in_mid_run() -> None:
+    """Exit 6 and partial results (B8)."""
+    watching = Watching()
+    plan = RequestPlan.of([8] * 400, [10] * 400)
+    with server_process() as (process, url):
+        when(lambda: len(watching.rows) >= 8, process.kill)
+        with pytest.raises(PartialRun) as caught:
+            run(url, plan, watching, concurrency=4, gone_after_s=0.5)
+    record = caught.value.record
+    assert caught.value.exit_code == 6
+    assert "went away" in str(caught.value)
+    assert f"{len(record)} of 400" in str(caught.value)
+    statuses = [row.status for row in record.rows]
+    assert statuses.count("completed") >= 8
+    assert statuses.count("failed") >= 1
+    assert {row.finish_reason for row in record.rows if row.status == "failed"} <= {"truncated", "connect"}
+
+
+def test_a_server_process_stopped_for_a_second() -> None:
+    """Open loop: the requests that were due during the stall have it in their latency from the schedule, as much of it
+    as was left when they were due; the others do not."""
+    stall_s, rate = 1.0, 40.0
+    stalled_at: list[float] = []
+    plan = RequestPlan.of([8] * 100, [2] * 100)
+    watching = Watching()
+    with server_process() as (process, url):
+
+        def stall() -> None:
+            stalled_at.append(time.monotonic())
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(stall_s)
+            process.send_signal(signal.SIGCONT)
+
+        when(lambda: len(watching.rows) >= 20, stall)
+        record = run(url, plan, watching, rate_per_s=rate, concurrency=4)
+    assert all(row.status == "completed" for row in record.rows)
+    scheduled, first, sent = (record.column_ns(name) / 1e9 for name in ("scheduled", "first", "sent"))
+    felt = first - scheduled
+    assert felt.max() > 0.8 * stall_s
+    # About rate * stall requests were due meanwhile, with waits spread over it: half of them more than half of it.
+    assert (felt > stall_s / 2).sum() > 0.3 * rate * stall_s
+    # Measured from the sending, only those that were in flight felt it.
+    assert ((first - sent) > stall_s / 2).sum() <= 8
+
+
+# Workers
+
+
+def test_workers_share_the_plan() -> None:
+    """B3 32, inference-perf #509: each request once, each prompt its own, one schedule, one record."""
+
+    async def script(call: Call) -> None:
+        await call.pause(0.02)
+        await call.send(GOOD)
+
+    watching = Watching()
+    with FakeServer(script) as server:
+        ran = load(server, requests=60, concurrency=6, workers=2, observer=watching)
+    assert sorted(row.i for row in ran.record.rows) == list(range(60))
+    assert len({tuple(body["prompt"]) for body in server.bodies}) == 60
+    assert ran.failures == [None] * 60
+    assert server.most_open_calls <= 6
+    assert ran.report.workers == 2
+    assert ran.report.token_events == 120
+    # The merged events are where the merged rows say.
+    assert [row.events_at for row in ran.record.rows] == list(range(0, 120, 2))
+    assert len(ran.record.event_values) == 120
+    assert not ran.record.interrupted
+
+
+@pytest.mark.slow
+def test_workers_start_together_and_keep_the_rate_of_the_whole() -> None:
+    async def script(call: Call) -> None:
+        await call.send(GOOD)
+
+    with FakeServer(script) as server:
+        ran = load(server, requests=200, rate=100, workers=2)
+    scheduled, sent = ran.record.column_ns("scheduled"), ran.record.column_ns("sent")
+    assert np.array_equal(np.sort(scheduled), np.arange(200) * 10_000_000)
+    assert (sent >= scheduled).all()
+    assert ran.report.achieved_over_asked_rate == pytest.approx(1, abs=0.1)
+
+
+def test_a_worker_that_dies() -> None:
+    """B8 77, guidellm #686: seen at once, exit 1, and what the others had is kept."""
+    watching = Watching()
+    plan = RequestPlan.of([8] * 2000, [5] * 2000)
+
+    def kill_one() -> None:
+        import multiprocessing
+
+        child = next(child for child in multiprocessing.active_children() if child.name == "worker 1")
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+
+    with server_process() as (_, url):
+        when(lambda: len(watching.rows) >= 10, kill_one)
+        began = time.monotonic()
+        with pytest.raises(PartialRun) as caught:
+            run(url, plan, watching, concurrency=8, workers=2)
+    assert caught.value.exit_code == 1
+    assert "worker 1 died" in str(caught.value)
+    assert time.monotonic() - began < 20
+    record = caught.value.record
+    assert len(record) >= 10
+    assert any(row.i % 2 == 0 for row in record.rows)
+    assert any(row.i % 2 == 1 for row in record.rows)
+
+
+@pytest.mark.slow
+def test_stopping_reaches_the_workers() -> None:
+    watching = Watching(stop_after=10)
+    plan = RequestPlan.of([8] * 2000, [5] * 2000)
+    with server_process() as (_, url):
+        record = run(url, plan, watching, concurrency=8, workers=2)
+    assert record.interrupted
+    assert 10 <= len(record) < 1000
+
+
+@pytest.mark.slow
+def test_the_server_dies_under_workers() -> None:
+    watching = Watching()
+    plan = RequestPlan.of([8] * 2000, [5] * 2000)
+    with server_process() as (process, url):
+        when(lambda: len(watching.rows) >= 10, process.kill)
+        with pytest.raises(PartialRun) as caught:
+            run(url, plan, watching, concurrency=8, workers=2, gone_after_s=0.5)
+    assert caught.value.exit_code == 6
+
+
+def test_what_a_worker_cannot_begin_is_an_error_before_the_run() -> None:
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard > 10**6:
+        pytest.skip("no limit of open files to run into")
+    plan = RequestPlan.of([8] * (2 * hard), [2] * (2 * hard))
+    with FakeServer() as server, pytest.raises(EngineError, match="open files"):
+        run(server.url, plan)
+
+
+@pytest.mark.parametrize(
+    ("asked", "concurrency", "workers"),
+    [(1, 8, 1), (4, 8, 4), (4, 2, 2), (4, None, 4), ("auto", 64, 1), ("auto", None, 1)],
+)
+def test_how_many_workers(asked: Any, concurrency: int | None, workers: int) -> None:
+    pacing = Pacing(np.arange(100), concurrency=concurrency)
+    assert worker_count(asked, pacing) == workers
