@@ -40,6 +40,10 @@ class ResourceGate:
         self._chunked = chunked
         self.budget = max_num_batched_tokens
 
+    @property
+    def has_quotas(self) -> bool:
+        return bool(self._quotas)
+
     def refusal(self, request: Request) -> str | None:
         """Why this request can never run, with the numbers, or None. Decided at submit, so nothing waits for ever."""
         prompt, output = request.prompt_tokens, request.max_output_tokens

@@ -39,6 +39,9 @@ class Quotas:
         self._quota = dict(by_tenant or {})
         self._accounts = {t: _Account(tokens=q.tokens_per_s or 0.0) for t, q in self._quota.items()}
 
+    def __bool__(self) -> bool:
+        return bool(self._quota)
+
     def reserves(self, request: Request) -> bool:
         """A tenant with a block quota is promised all it may need, so that the quota holds without evicting anybody."""
         return self._quota.get(request.tenant, UNLIMITED).kv_blocks is not None

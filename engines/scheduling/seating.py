@@ -178,7 +178,7 @@ class Seating:
         skip = self.waiting.queues_outside(self._turn)
         set_aside: list[Request] = []  # heads that were passed
         changed = False
-        room, reserved = self._door(counts)
+        room, reserved = self.door(counts)
         while (head := self.waiting.head(skip)) is not None:
             takes, denied = self._try(head, room, reserved, now_ns)
             if denied is None:
@@ -191,7 +191,7 @@ class Seating:
                 self._block(denied)
             elif self._yield_to(head, denied):
                 changed = True
-                room, reserved = self._door(self.share()[0])
+                room, reserved = self.door(self.share()[0])
             elif denied.why in (Blocked.KV, Blocked.WATERMARK) and self.policies.skip_ahead.may_pass(head):
                 self.waiting.pop(head)
                 set_aside.append(head)
@@ -203,7 +203,7 @@ class Seating:
             self.waiting.push(passed)
         return changed
 
-    def _door(self, counts: IntArray) -> tuple[int, int]:
+    def door(self, counts: IntArray) -> tuple[int, int]:
         """(tokens that new requests may use, available blocks that seated requests will take in this step)."""
         slots = self.rows.in_order()
         computed = self.rows.computed[slots]
@@ -274,6 +274,20 @@ class Seating:
         self.traffic.blocked = denied.why
         if denied.until_ns is not None:
             self.wake_at_ns = min(denied.until_ns, self.wake_at_ns or denied.until_ns)
+
+    def quiet(self) -> bool:
+        """True if, until a seated request ends, who is kept waiting stays so whatever the policies: then nobody waits,
+        or all go by resources alone in an order that does not move."""
+        p = self.policies
+        return not len(self.waiting) or not (
+            p.order.moves
+            or p.skip_ahead.bypasses
+            or p.batching.buckets
+            or p.admission.vetoes
+            or self.kv.index.enabled
+            or self.gate.has_quotas
+            or p.yielding.moves
+        )
 
     # -- leaving -------------------------------------------------------------------------------------------------
 

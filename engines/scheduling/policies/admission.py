@@ -12,6 +12,7 @@ from engines.scheduling.rows import Rows
 
 
 class Admission(Protocol):
+    vetoes: bool  # False if permits() always does
     watermark_blocks: int  # blocks that must stay available after the promise, unless nobody sits
 
     def promise(self, request: Request, kv: KVManager, first_end: int) -> int:
@@ -26,6 +27,8 @@ class Admission(Protocol):
 class FullPrompt:
     """All tokens known now (prompt; after a preemption the outputs too), so that only decodes ask for blocks later."""
 
+    vetoes = False
+
     def __init__(self, watermark_blocks: int = 0) -> None:
         self.watermark_blocks = watermark_blocks
 
@@ -39,6 +42,7 @@ class FullPrompt:
 class FullReserve:
     """Prompt and every output token it may make: it can never run short. Occupancy pays for that."""
 
+    vetoes = False
     watermark_blocks = 0
 
     def promise(self, request: Request, kv: KVManager, first_end: int) -> int:
@@ -62,6 +66,8 @@ class Peak(FullPrompt):
     request i ends, so the peak is  max over i of  (i + 1) * b_i + a_0 + ... + a_i.  Each request may waste up to
     block_size - 1 positions of its last block. b is the largest number of tokens it may make.
     """
+
+    vetoes = True
 
     def permits(self, request: Request, rows: Rows, kv: KVManager) -> bool:
         seated = rows.in_order()

@@ -19,6 +19,8 @@ NS = 1_000_000_000
 class Order:
     """First come, first served; and the hooks other orders use."""
 
+    moves = False  # True if turns change while requests are served
+
     def rank(self, request: Request) -> float:
         """Smaller goes first; equal ranks go by submission. Asked once, at submit."""
         return 0.0
@@ -116,6 +118,7 @@ class Fair(Order):
     the last one served, so that idleness earns no credit.
     """
 
+    moves = True
     PROMPT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
@@ -156,6 +159,7 @@ class Ageing(Order):
     def __init__(self, inner: Order, rate_per_s: float) -> None:
         self._inner = inner
         self._rate_per_s = rate_per_s
+        self.moves = inner.moves
 
     def rank(self, request: Request) -> float:
         return self._inner.rank(request) + self._rate_per_s * (request.submitted_ns / NS)

@@ -26,12 +26,16 @@ class SkipAhead:
 
 
 class Yielding(Protocol):
+    moves: bool  # False if nobody ever gets up
+
     def who(self, head: Request, rows: Rows) -> int | None:
         """The slot of the request that gets up for `head`, or None."""
         ...
 
 
 class NobodyYields:
+    moves = False
+
     def who(self, head: Request, rows: Rows) -> int | None:
         return None
 
@@ -42,6 +46,8 @@ class PriorityYields:
     Needs the priority order: there the last seat has the worst rank, so who got up waits behind the head, and who was
     seated in this very step, before the head, is never asked.
     """
+
+    moves = True
 
     def who(self, head: Request, rows: Rows) -> int | None:
         slots = rows.in_order()
