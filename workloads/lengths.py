@@ -48,22 +48,22 @@ class Law:
 
 def parse_law(text: str) -> Law:
     """The law that `text` describes. Raises WorkloadError."""
-    terms = [_parse_term(term) for term in _split_terms(text)]
+    terms = [_parse_term(term) for term in split_outside_brackets(text, "+")]
     if len(terms) == 1:
         return Law(text.strip(), terms[0][1])
     return Law(text.strip(), _mix(terms))
 
 
-def _split_terms(text: str) -> list[str]:
-    """The terms of a mixture: split at each + outside brackets."""
-    terms, depth = [""], 0
+def split_outside_brackets(text: str, separator: str) -> list[str]:
+    """The parts of `text` between separators (one letter) that are not inside round brackets."""
+    parts, depth = [""], 0
     for letter in text:
         depth += (letter == "(") - (letter == ")")
-        if letter == "+" and depth == 0:
-            terms.append("")
+        if letter == separator and depth == 0:
+            parts.append("")
         else:
-            terms[-1] += letter
-    return terms
+            parts[-1] += letter
+    return parts
 
 
 _TERM = re.compile(r"\s*(?:(?P<weight>[^*()]+)\*)?\s*(?P<name>[A-Za-z_]+)\s*\((?P<arguments>[^()]*)\)\s*")

@@ -43,12 +43,7 @@ class Workload:
         self, *, num_requests: int, seed: int, arrival: str, max_model_len: int | None, misfit: Misfit = "error"
     ) -> RequestPlan:
         """The first `num_requests` requests. Raises WorkloadError."""
-        if num_requests < 1:
-            raise WorkloadError(f"--num-requests must be at least 1, got {num_requests}")
-        if seed < 0:
-            raise WorkloadError(f"--seed must be 0 or more, got {seed}")
-        if max_model_len is not None and max_model_len < 2:
-            raise WorkloadError(f"--max-model-len must be at least 2 (one token in, one out), got {max_model_len}")
+        check_numbers(num_requests, seed, max_model_len)
         common: dict[str, Any] = {
             "arrivals_ugap": unit_arrivals(arrival, num_requests, seed, self.gaps),
             "spec": self.spec,
@@ -102,6 +97,16 @@ def build_plan(
     return open_workload(spec).plan(
         num_requests=num_requests, seed=seed, arrival=arrival, max_model_len=max_model_len, misfit=misfit
     )
+
+
+def check_numbers(num_requests: int, seed: int, max_model_len: int | None) -> None:
+    """Raises WorkloadError for a number that no plan can have."""
+    if num_requests < 1:
+        raise WorkloadError(f"--num-requests must be at least 1, got {num_requests}")
+    if seed < 0:
+        raise WorkloadError(f"--seed must be 0 or more, got {seed}")
+    if max_model_len is not None and max_model_len < 2:
+        raise WorkloadError(f"--max-model-len must be at least 2 (one token in, one out), got {max_model_len}")
 
 
 def suggestions(spec: str) -> dict[str, Any]:

@@ -71,7 +71,9 @@ class ReferenceEngine:
             positions = config.kv_blocks * config.block_size
             gib = positions * llama.config.kv_elements_per_token * llama.dtype.itemsize / 2**30
             raise EngineError(f"--kv-blocks {config.kv_blocks}: {gib:.1f} GiB of KV do not fit in memory") from None
-        self._executor = TorchExecutor(llama, self._pool, max_num_seqs=config.max_num_seqs, clock=self._clock)
+        self._executor = TorchExecutor(
+            llama, self._pool, max_num_seqs=config.max_num_seqs, clock=self._clock, swap_blocks=config.swap_blocks
+        )
         self.warm_up()
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:

@@ -10,14 +10,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from engines.base import EngineError, RequestRow, RunRecord, SilentObserver
+from engines.base import EngineError, Observer, RequestRow, RunRecord, SilentObserver
 from engines.remote.bodies import BodyWindow
-from engines.remote.client import Load, LoadClient
+from engines.remote.client import LoadClient
 from engines.remote.config import PATHS, RemoteConfig, Target
 from engines.remote.recorder import Recorder
 from engines.remote.server import NOT_READY, ServerInfo
 from engines.remote.setup import Setup
 from engines.remote.tally import Tally
+from engines.remote.traffic import Load
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 
@@ -26,11 +27,25 @@ PROBE_TOKENS = (32, 96)  # two lengths show what the server adds to both
 WARMUP_OUTPUT_TOKENS = 32  # at most, of each warm-up request
 
 
-def check(config: RemoteConfig, target: Target, server: ServerInfo, plan: RequestPlan, pacing: Pacing) -> Setup:
+class Quiet(SilentObserver):
+    """Keeps nothing, and stops when another one does."""
+
+    def __init__(self, other: Observer) -> None:
+        self._other = other
+
+    @property
+    def stopping(self) -> bool:  # type: ignore[override]
+        return self._other.stopping
+
+
+def check(
+    config: RemoteConfig, target: Target, server: ServerInfo, plan: RequestPlan, pacing: Pacing, observer: Observer
+) -> Setup:
     """How to ask this server. Raises EngineError where it refuses what is needed.
 
     Without warm-up requests nothing is sent, and the setup is what the configuration says.
     """
+    quiet = Quiet(observer)
     as_ids = config.api == "completions" and config.prompt_form != "text"
     if config.prompt_form == "ids" and config.api != "completions":
         raise EngineError(f"--api {config.api} takes no token ids, only text")
@@ -38,32 +53,31 @@ def check(config: RemoteConfig, target: Target, server: ServerInfo, plan: Reques
     if config.warmup_requests == 0 or len(plan) == 0:
         return setup
     probe = RequestPlan.of(PROBE_TOKENS, [2] * len(PROBE_TOKENS))
-    record = _try(setup, target, probe, concurrency=1)
+    record = _try(setup, target, probe, quiet, concurrency=1)
     refused = _refusal(record)
     if as_ids and refused is not None and config.prompt_form == "auto" and not _names_extension(refused):
         setup = replace(setup, as_ids=False)
-        record = _try(setup, target, probe, concurrency=1)
+        record = _try(setup, target, probe, quiet, concurrency=1)
         refused = _refusal(record)
     if refused is not None:
         raise EngineError(_explain(config, refused))
     setup = replace(setup, overhead_tokens=_overhead(record))
-    _try(setup, target, _warmup_plan(plan, config.warmup_requests), concurrency=pacing.concurrency)
+    _try(setup, target, _warmup_plan(plan, config.warmup_requests), quiet, concurrency=pacing.concurrency)
     return setup
 
 
-def _try(setup: Setup, target: Target, plan: RequestPlan, *, concurrency: int | None) -> RunRecord:
+def _try(setup: Setup, target: Target, plan: RequestPlan, quiet: Quiet, *, concurrency: int | None) -> RunRecord:
     """Send a plan without measuring anything."""
-    tally = Tally()
-    client = LoadClient(target, setup.config, setup.interpret, tally)
-    recorder = Recorder(plan, SilentObserver(), tally)
+    recorder = Recorder(plan, quiet, Tally())
     # Outside the range that measured prompts draw from.
     make = setup.requests(plan, target, first_id=setup.config.token_ids[0] - 1 if setup.as_ids else 0)
     pacing = Pacing(plan.arrivals_ugap, concurrency=min(concurrency or len(plan), len(plan)))
+    load = Load(make, BodyWindow(make, range(len(plan)), count=len(plan)), pacing, recorder)
+    client = LoadClient(target, setup.config, setup.interpret, load)
     try:
-        load = Load(make, BodyWindow(make, range(len(plan)), count=len(plan)), pacing, recorder)
-        if not client.prepare(load, 1):
+        if not client.prepare(1):
             raise EngineError(f"no server answers at {setup.config.url}: {client.refusal}", NOT_READY)
-        if client.run(load, time.monotonic_ns()) == "gone":
+        if client.run(time.monotonic_ns()) == "gone":
             raise EngineError(f"the server at {setup.config.url} went away: {client.refusal}", NOT_READY)
     finally:
         client.close()

@@ -42,7 +42,7 @@ class RemoteEngine:
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
         """Raises EngineError before the run, PartialRun when the server goes away during it."""
-        setup = check(self.config, self.target, self.server, plan, pacing)
+        setup = check(self.config, self.target, self.server, plan, pacing, observer)
         workers = worker_count(self.config.workers, pacing)
         if workers > 1:
             ran = run_in_workers(setup, plan, pacing, observer, workers)

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from engines.base import EngineError, Observer, RunRecord
 from engines.remote.bodies import BodyWindow
-from engines.remote.client import SPARE, Ending, Load, LoadClient
+from engines.remote.client import Ending, LoadClient
 from engines.remote.config import Target
 from engines.remote.recorder import Recorder
 from engines.remote.server import NOT_READY
 from engines.remote.setup import Setup
 from engines.remote.tally import Tally
+from engines.remote.traffic import SPARE, Load
 from workloads.pacing import Due, Pacing
 from workloads.plan import RequestPlan
 
@@ -86,16 +87,15 @@ def run_share(
 ) -> tuple[Ending, Problem | None]:
     """start() says, once everything is ready, when time zero is. Raises EngineError before that."""
     url = setup.config.url
-    client = LoadClient(target, setup.config, setup.interpret, recorder.tally)
+    make = setup.requests(plan, target)
+    window = BodyWindow(make, share.indices, count=max(LEAST_WINDOW, 2 * share.connections))
+    _make_room(share.connections)
+    client = LoadClient(target, setup.config, setup.interpret, Load(make, window, share, recorder))
     try:
-        make = setup.requests(plan, target)
-        window = BodyWindow(make, share.indices, count=max(LEAST_WINDOW, 2 * share.connections))
-        load = Load(make, window, share, recorder)
-        _make_room(share.connections)
-        if not client.prepare(load, share.connections):
+        if not client.prepare(share.connections):
             raise EngineError(f"no server answers at {url}: {client.refusal}", NOT_READY)
-        with _no_garbage_collection():
-            ending = client.run(load, start())
+        with _light_garbage_collection():
+            ending = client.run(start())
     finally:
         client.close()
     problem = (f"the server at {url} went away: {client.refusal}", NOT_READY) if ending == "gone" else None
@@ -110,26 +110,23 @@ def run_alone(setup: Setup, target: Target, plan: RequestPlan, pacing: Pacing, o
 
 
 def _make_room(connections: int) -> None:
-    """Allow as many open files as the load needs."""
-    needed = connections + OTHER_FILES
+    """Allow as many open files as this process may have: the load may come to need more than it begins with."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and needed > hard:
+    if hard != resource.RLIM_INFINITY and connections + OTHER_FILES > hard:
         raise EngineError(
             f"the load needs {connections} connections, and this process may have {hard} open files: "
             "a smaller --concurrency, --workers, or a larger limit (ulimit -Hn)"
         )
-    if soft != resource.RLIM_INFINITY and needed > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else hard, hard))
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """A collection stops everything for tens of milliseconds, and the client leaves no cycles that grow."""
-    was_enabled = gc.isenabled()
+def _light_garbage_collection() -> Iterator[None]:
+    """A full collection of all that is loaded stops everything for tens of milliseconds; of what a run adds, hardly."""
     gc.collect()
-    gc.disable()
+    gc.freeze()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        gc.unfreeze()

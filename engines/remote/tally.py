@@ -41,7 +41,7 @@ class Histogram(msgspec.Struct):
 class Tally(msgspec.Struct):
     """Counts of one process; those of several can be added. Times are ns since the run began."""
 
-    round_ns: Histogram = msgspec.field(default_factory=Histogram)  # how long a socket that is ready may have waited
+    turn_ns: Histogram = msgspec.field(default_factory=Histogram)  # how long a socket that is ready may have waited
     read_lag_ns: Histogram = msgspec.field(default_factory=Histogram)  # from the kernel's stamp to our read
     send_lag_ns: Histogram = msgspec.field(
         default_factory=Histogram
@@ -71,7 +71,7 @@ class Tally(msgspec.Struct):
 
     def merge(self, other: Tally) -> None:
         """Of another process of the same run, at the same time."""
-        for name in ("round_ns", "read_lag_ns", "send_lag_ns"):
+        for name in ("turn_ns", "read_lag_ns", "send_lag_ns"):
             getattr(self, name).merge(getattr(other, name))
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -83,7 +83,7 @@ class Tally(msgspec.Struct):
         rate = _rates(self.scheduled_ns, self.sent_ns) if open_loop else None
         return ClientReport(
             stamps=_stamps(self.kernel_stamped, self.reads),
-            loop_lag_p99_ms=self.round_ns.quantile_ms(0.99),
+            loop_lag_p99_ms=self.turn_ns.quantile_ms(0.99),
             read_lag_p99_ms=self.read_lag_ns.quantile_ms(0.99),
             send_lag_p99_ms=self.send_lag_ns.quantile_ms(0.99),
             cpu_share=_share(self.cpu_ns, self.wall_ns * workers),

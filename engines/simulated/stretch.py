@@ -62,23 +62,28 @@ def quiet_steps(scheduler: Scheduler) -> Quiet | None:
     if rows.num_live == 0 or scheduler._in_flight or seating.rejected or not seating.quiet():
         return None
     order = rows.in_order()
-    live = rows.live[order]
-    slots = order if rows.num_live == len(order) else order[live]
+    all_live = rows.num_live == len(order)
+    slots = order if all_live else order[rows.live[order]]
     computed = rows.computed[slots]
     if (rows.known[slots] - computed != 1).any() or (computed < np.maximum(rows.prompt, rows.peak)[slots]).any():
         return None  # a prompt is being computed, or computed again
+<<<<<<< HEAD
     seating.begin(scheduler._step + 1)
     counts, padding = seating.share()
     blocked, promise = _why_nobody_comes(scheduler, counts)
+=======
+    blocked, promise = _why_nobody_comes(scheduler)
+>>>>>>> main
     if blocked is None:
         return None
-    dead = order[(padding > 0) & ~live]
+    # Only seats that finished requests hold can get padding now: whether they do is the batching policy's choice.
+    dead = order[:0] if all_live else order[(scheduler._share()[1] > 0) & ~rows.live[order]]
     steps = int((rows.kv_limit[slots] - computed).min())
     kv = int(computed.sum()) + len(slots) + int(rows.computed[dead].sum())
     return Quiet(min(steps, MAX_STEPS), slots, len(dead), kv, blocked, promise)
 
 
-def _why_nobody_comes(scheduler: Scheduler, counts: IntArray) -> tuple[Blocked | None, int]:
+def _why_nobody_comes(scheduler: Scheduler) -> tuple[Blocked | None, int]:
     """(why the head of the queue stays there until somebody ends, the promise it asks for); None: it could be seated.
 
     While rows only grow, what is available only shrinks, so a head that lacks KV now lacks it until the stretch ends.
@@ -87,12 +92,21 @@ def _why_nobody_comes(scheduler: Scheduler, counts: IntArray) -> tuple[Blocked |
     head = seating.waiting.head()
     if head is None:
         return Blocked.NO, 0
+<<<<<<< HEAD
     rows, kv, policies = scheduler.rows, scheduler.kv, seating.policies
     room, _ = seating.door(counts)
     want = min(head.known, head.kv_limit) - head.swapped_positions
     takes = policies.batching.takes(want, room, head.preemptions > 0) if room else 0
     if not takes:
         return policies.batching.blocked, 0
+=======
+    rows, kv, gate, batching = scheduler.rows, scheduler.kv, scheduler.gate, scheduler._batching
+    order = rows.in_order()
+    wants = scheduler._wants(order)  # and gets: a token for every live seat always fits the budget
+    room = batching.room(wants, rows.computed[order], wants, gate.budget)
+    if not room or not batching.takes(min(head.known, head.kv_limit), room, head.preemptions > 0):
+        return batching.blocked, 0
+>>>>>>> main
     if rows.num_free == 0:
         return Blocked.ROWS, 0
     promise = policies.admission.promise(head, kv, head.swapped_positions + takes)
@@ -106,14 +120,23 @@ def _why_nobody_comes(scheduler: Scheduler, counts: IntArray) -> tuple[Blocked |
 def growth_of(scheduler: Scheduler, quiet: Quiet, steps: int) -> Growth:
     """KV after each of the next `steps` steps; cut where the pool would run short."""
     kv, slots = scheduler.kv, quiet.slots
-    ends = scheduler.rows.computed[slots, None] + np.arange(1, steps + 1)
-    needed = (ends + (kv.block_size - 1)) // kv.block_size - kv._held[slots, None]
-    beyond = np.maximum(needed - kv._promised[slots, None], 0)
-    free = kv.available - beyond.sum(axis=0)
-    enough = int(np.searchsorted(-free, 0, side="right"))  # free only falls
-    taken = needed.sum(axis=0)[:enough]
-    free = free[:enough]
-    return Growth(used=kv.num_used + taken, reserved=kv.num_promised - taken + (kv.available - free), free=free)
+    held, computed = kv._held[slots], scheduler.rows.computed[slots]
+    taken = _blocks_taken(held * kv.block_size - computed, kv.block_size, steps)
+    promised_end = (held + kv._promised[slots]) * kv.block_size
+    beyond = _blocks_taken(promised_end - computed, kv.block_size, steps)
+    free = kv.available - beyond
+    enough = int(np.searchsorted(beyond, kv.available, side="right"))
+    return Growth(
+        used=(kv.num_used + taken)[:enough],
+        reserved=(kv.num_promised - (taken - beyond))[:enough],
+        free=free[:enough],
+    )
+
+
+def _blocks_taken(room: IntArray, block_size: int, steps: int) -> IntArray:
+    """Blocks taken in all after each step, when row i has room for room[i] more positions: int64[steps]."""
+    at = (room[:, None] + np.arange(0, steps, block_size)).ravel()  # the steps, from 0, in which a row takes a block
+    return np.bincount(at[at < steps], minlength=steps).cumsum()
 
 
 def advance(scheduler: Scheduler, quiet: Quiet, growth: Growth, starts_ns: IntArray, ends_ns: IntArray) -> Stretch:

@@ -97,7 +97,8 @@ def load(
     extra = {} if arrivals_ugap is None else {"arrivals_ugap": arrivals_ugap}
     plan = RequestPlan.of([prompt_tokens] * requests, [output_tokens] * requests, **extra)
     pacing = Pacing(plan.arrivals_ugap, rate_per_s=rate, concurrency=concurrency, duration_s=duration, drain_s=drain)
-    engine = RemoteEngine(RemoteConfig(**({"url": script.url, "warmup_requests": 0} | config)))
+    settings: dict[str, Any] = {"url": script.url, "warmup_requests": 0} | config
+    engine = RemoteEngine(RemoteConfig(**settings))
     observer = observer or Watching()
     problem = None
     try:

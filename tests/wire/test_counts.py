@@ -9,7 +9,7 @@ import pytest
 
 from engines.base import EngineError
 from tests.wire.driving import load
-from tests.wire.fake import DONE, GOOD, Call, FakeServer, delta, plain, response, text, usage
+from tests.wire.fake import DONE, END, GOOD, HEAD, Call, FakeServer, chunk, delta, event, plain, response, text, usage
 from workloads.plan import RequestPlan
 
 
@@ -115,6 +115,25 @@ def test_a_strict_server_is_explained(field: str) -> None:
     assert field in str(caught.value)
     assert "--no-ignore-eos" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_tgi() -> None:
+    """Its own API: text only, one token per event, the counts in the last one, no [DONE]."""
+    info = plain("200 OK", b'{"model_id":"bloom","max_total_tokens":2048}')
+
+    async def script(call: Call) -> None:
+        served = len(call.body["inputs"].split()) + 1
+        last = {"finish_reason": "length", "generated_tokens": 2, "input_length": served}
+        first_event = event({"token": {"id": 1, "text": "a"}, "generated_text": None, "details": None})
+        last_event = event({"token": {"id": 2, "text": "b"}, "generated_text": "ab", "details": last})
+        await call.send(HEAD + chunk(first_event), chunk(last_event) + END)
+
+    with FakeServer(script, models=info) as server:
+        ran = load(server, requests=3, api="tgi", prompt_tokens=20, warmup_requests=1)
+    assert ran.failures == [None] * 3
+    assert {(row.prompt_tokens, row.output_tokens, row.events) for row in ran.record.rows} == {(20, 2, 2)}
+    assert server.heads[0].startswith("POST /generate_stream ")
+    assert server.bodies[-1]["parameters"]["max_new_tokens"] == 2
 
 
 def test_sampling_tenant_priority_and_more_are_sent_where_they_say_something() -> None:

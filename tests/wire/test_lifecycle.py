@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
+
 import pytest
 
+from engines.remote.bodies import BodyWindow
+from engines.remote.client import LoadClient
+from engines.remote.config import RemoteConfig, resolve
+from engines.remote.openai import interpret
+from engines.remote.recorder import Recorder
+from engines.remote.tally import Tally
+from engines.remote.traffic import Load
 from tests.wire.driving import Watching, load
 from tests.wire.fake import GOOD, HEAD, Call, FakeServer, chunk, plain, text
+from workloads.pacing import Pacing
+from workloads.plan import RequestPlan
 
 
 async def good(call: Call) -> None:
@@ -147,7 +160,13 @@ def test_a_server_that_goes_away_under_the_last_request() -> None:
 
 
 def test_a_connection_that_breaks_is_not_a_server_that_went() -> None:
-    ran = load(lambda call: call.close() if call.number == 1 else call.send(GOOD), requests=4, concurrency=1)  # type: ignore[arg-type]
+    async def script(call: Call) -> None:
+        if call.number == 1:
+            call.close()
+        else:
+            await call.send(GOOD)
+
+    ran = load(script, requests=4, concurrency=1)
     assert ran.problem is None
 
 
@@ -163,13 +182,19 @@ def test_stopping_keeps_what_there_is() -> None:
 
 def test_stopping_while_the_server_is_silent() -> None:
     """B8 77: Ctrl-C is not ignored while nothing happens."""
-    import threading
-
     watching = Watching()
     threading.Timer(0.3, lambda: setattr(watching, "stopping", True)).start()
     ran = load(lambda call: call.pause(30), requests=2, observer=watching)
     assert [row.status for row in ran.record.rows] == ["cancelled"] * 2
     assert ran.record.rows[0].end < 5e9
+
+
+def test_stopping_while_the_server_is_still_being_tried() -> None:
+    watching = Watching()
+    threading.Timer(0.3, lambda: setattr(watching, "stopping", True)).start()
+    ran = load(lambda call: call.pause(30), requests=2, observer=watching, warmup_requests=2)
+    assert ran.record.interrupted
+    assert ran.observer.rows == [] or {row.status for row in ran.observer.rows} == {"cancelled"}
 
 
 def test_an_empty_plan() -> None:
@@ -187,3 +212,30 @@ def test_words_on_an_idle_connection_spoil_only_that_connection(stray: bytes) ->
 
     ran = load(script, requests=3, rate=20)
     assert ran.failures == [None] * 3
+
+
+def test_a_server_whose_queue_is_full() -> None:
+    """Connections that neither open nor fail: the requests that wait for them fail as `connect`, and the server counts
+    as gone."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+        time.sleep(0.1)
+        config = RemoteConfig(url=f"127.0.0.1:{port}", connect_timeout_s=0.3, gone_after_s=0.3)
+        plan = RequestPlan.of([8] * 3, [2] * 3)
+        recorder = Recorder(plan, Watching(), Tally())
+        load = Load(bytes, BodyWindow(bytes, range(3), count=3), Pacing(plan.arrivals_ugap), recorder)
+        client = LoadClient(resolve(config), config, interpret, load)
+        assert not client.prepare(2)
+        assert client.refusal == "no connection within 0.3 s"
+        assert client.run(time.monotonic_ns()) == "gone"
+        client.close()
+        for filler in fillers:
+            filler.close()
+    rows = recorder.record(interrupted=False).rows
+    assert [(row.status, row.finish_reason) for row in rows] == [("failed", "connect")] * 3

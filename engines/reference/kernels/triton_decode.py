@@ -44,8 +44,8 @@ MERGE = 16  # partials merged per iteration
 class DecodeSplits:
     """The items of a step and room for their partial results. Allocated once; graphs hold its addresses.
 
-    capacity: most items in a step. rows + pool positions / SPLIT is enough as long as rows share no blocks. Where they do
-    and it is not, the step's splits are doubled until they fit: still right, but no longer independent of neighbours.
+    capacity: most items in a step. rows + pool positions / SPLIT is enough as long as rows share no blocks. Where it is
+    not, the splits of the step are doubled until they fit: still right, but no longer independent of the neighbours.
     """
 
     rows: int

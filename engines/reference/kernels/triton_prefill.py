@@ -34,8 +34,7 @@ def prefill_attention(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """q: [queries, heads, head_dim]; kv: [blocks, 2, kv_heads, block_size, head_dim] of any strides but the last;
-    tables: [rows, blocks]; lengths: [rows]; starts: [rows + 1]. Returns the shape of q; `starts` may leave out
-    queries at either end, whose output is not touched.
+    tables: [rows, blocks]; lengths: [rows]; starts: [rows + 1], from 0. Returns the shape of q.
     """
     heads, head_dim = q.shape[1:]
     kv_heads, block_size = kv.shape[2:4]
@@ -67,17 +66,16 @@ def _attend_chunks(
 ):  # fmt: skip
     """Program (kv head, n): the n-th tile from the end."""
     number = tl.num_programs(1) - 1 - tl.program_id(1)
-    origin = tl.load(starts)
     row = 0  # the last row whose first tile is not behind this one
     above = rows
     while above - row > 1:
         middle = (row + above) // 2
-        before = (tl.load(starts + middle) - origin) // QUERIES + middle <= number
+        before = tl.load(starts + middle) // QUERIES + middle <= number
         row = tl.where(before, middle, row)
         above = tl.where(before, above, middle)
     first = tl.load(starts + row)
     count = tl.load(starts + row + 1) - first
-    begin = (number - (first - origin) // QUERIES - row) * QUERIES  # the tile's first query in its row
+    begin = (number - first // QUERIES - row) * QUERIES  # the tile's first query in its row
     if begin >= count:
         return
     length = tl.load(lengths + row)

@@ -44,7 +44,7 @@ class Llama:
         self.device = device
 
         def read(name: str, *shape: int) -> torch.Tensor:
-            return checkpoint.read(name, shape).to(device=device, dtype=dtype)
+            return checkpoint.read(name, shape).to(device=device, dtype=torch.float32 if "norm" in name else dtype)
 
         self.embedding = read("model.embed_tokens.weight", config.vocab, config.d_model)
         self.layers = [_read_layer(config, read, f"model.layers.{i}") for i in range(config.layers)]
@@ -90,7 +90,8 @@ class Llama:
         return layer.down(F.silu(gate).mul_(up), residual=x)
 
     def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, weight.shape, weight, self.config.eps)
+        # By way of float32: on a CPU torch norms 512 rows of bfloat16 twelve times slower than of float32.
+        return F.rms_norm(x.float(), weight.shape, weight, self.config.eps).to(x.dtype)
 
     def _rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin of every token's angles, each [tokens, 1, head_dim / 2], made in float32 like transformers."""

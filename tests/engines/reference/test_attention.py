@@ -66,6 +66,14 @@ def test_every_query_head_meets_its_own_kv_head(heads: int, kv_heads: int) -> No
     _assert_same(_case([5, 20, 33], [1, 1, 7], heads=heads, kv_heads=kv_heads))
 
 
+def test_long_rows_are_cut_into_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = _case([30, 41, 3], [30, 17, 23])
+    _assert_same(case)
+    monkeypatch.setattr(cpu, "MAX_QUERIES", 5)
+    assert len(cpu.prepare(case.tables, case.lengths, case.starts, case.kv).keywords["groups"]) > 3
+    _assert_same(case)
+
+
 @pytest.mark.parametrize("count", [2, 3, BLOCK_SIZE, 2 * BLOCK_SIZE + 3])
 @pytest.mark.parametrize("start", [0, 1, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 30])
 def test_a_chunk_sees_what_came_before_it_and_no_later_position(start: int, count: int) -> None:

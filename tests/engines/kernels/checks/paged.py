@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
+import pytest
 import torch
 
 from engines.reference.kernels.reference import paged_attention as oracle
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CANARY = 7.0
+# The interpreter computes with the bits of a bfloat16 as if they were an integer, so bfloat16 waits for a GPU.
+DTYPES = [torch.float32, torch.float16] + ([torch.bfloat16] if DEVICE.type == "cuda" else [])
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+# group, head_dim, dtype; the fast tests have every group, and both head sizes in a type each
+SHAPES = [
+    pytest.param(
+        *shape, id=f"{shape[0]}-{shape[1]}-{str(shape[2])[6:]}", marks=() if shape[1:] == fast else pytest.mark.slow
+    )
+    for shape in product((1, 3, 4, 7, 8), (64, 128), DTYPES)
+    for fast in [(128, torch.float16) if shape[0] in (4, 8) else (64, torch.float32)]
+]
 
 
 @dataclass

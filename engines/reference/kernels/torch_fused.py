@@ -1,0 +1,55 @@
+"""What `triton_fused` does in one kernel each, in plain torch: its oracle, and the fallback on any device."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x: [tokens, d]; weight: [d]. Computed in float32, rounded once."""
+    return F.rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype)
+
+
+def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """residual += x in place, rounded to its type; returns the norm of the rounded sum."""
+    residual.add_(x)
+    return rms_norm(residual, weight, eps)
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """[tokens, 2 f] -> [tokens, f]: silu(first half) * second half"""
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    return (F.silu(gate) * up).to(gate_up.dtype)
+
+
+def rope_and_write(
+    qkv: torch.Tensor,
+    kv: torch.Tensor,
+    slots: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+    eps: float,
+) -> None:
+    """Norm (where the model has it) and rotate q in place; norm and rotate k, and write k and v into the pool.
+
+    qkv: [tokens, heads + 2 kv_heads, head_dim], its k and v are left as they are;
+    kv: [blocks, 2, kv_heads, block_size, head_dim], one layer of the pool, of any strides but the last;
+    slots: [tokens] block * block_size + offset of each token, one in block 0 for padding and dead rows;
+    cos, sin: [tokens, head_dim / 2] or [tokens, 1, head_dim / 2]
+    """
+    kv_heads, block_size, head_dim = kv.shape[2:]
+    q, k, v = qkv.split([qkv.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
+    cos, sin = (table.float().view(-1, 1, head_dim // 2) for table in (cos, sin))
+
+    def rotated(heads: torch.Tensor, norm: torch.Tensor | None) -> torch.Tensor:
+        heads = heads.float() if norm is None else F.rms_norm(heads.float(), norm.shape, norm.float(), eps)
+        a, b = heads.chunk(2, dim=-1)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(qkv.dtype)
+
+    blocks, offsets = slots // block_size, slots % block_size
+    kv[blocks, 0, :, offsets] = rotated(k, k_norm)
+    kv[blocks, 1, :, offsets] = v
+    q.copy_(rotated(q, q_norm))

@@ -1,0 +1,147 @@
+"""The elementwise parts of a layer, one kernel each: they read and write everything once, and save launches.
+
+Signatures and meaning are those of `torch_fused`, the oracle. Arithmetic is float32 from load to store.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from engines.reference.kernels._triton import tl, triton
+
+SILU_BLOCK = 1024
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x: [tokens, d]; weight: [d]"""
+    return _norm(x, None, weight, eps)
+
+
+def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """residual += x in place, rounded to its type; returns the norm of the rounded sum."""
+    return _norm(x, residual, weight, eps)
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """[tokens, 2 f] -> [tokens, f]: silu(first half) * second half"""
+    tokens, width = gate_up.shape
+    out = torch.empty(tokens, width // 2, dtype=gate_up.dtype, device=gate_up.device)
+    _silu_mul[(tokens, triton.cdiv(width // 2, SILU_BLOCK))](
+        out, gate_up, width // 2, gate_up.stride(0), BLOCK=SILU_BLOCK, num_warps=4
+    )
+    return out
+
+
+def rope_and_write(
+    qkv: torch.Tensor,
+    kv: torch.Tensor,
+    slots: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+    eps: float,
+) -> None:
+    """Norm (where the model has it) and rotate q in place; norm and rotate k, and write k and v into the pool.
+
+    qkv: [tokens, heads + 2 kv_heads, head_dim], its k and v are left as they are;
+    kv: [blocks, 2, kv_heads, block_size, head_dim], one layer of the pool, of any strides but the last;
+    slots: [tokens] block * block_size + offset of each token, one in block 0 for padding and dead rows;
+    cos, sin: [tokens, head_dim / 2] or [tokens, 1, head_dim / 2]
+    """
+    tokens, heads, head_dim = qkv.shape
+    kv_heads, block_size = kv.shape[2:4]
+    group = heads // kv_heads - 2
+    _rope_and_write[(kv_heads, tokens)](
+        qkv, kv, slots, cos, sin, q_norm, k_norm, eps,
+        qkv.stride(0), qkv.stride(1), *kv.stride()[:4], cos.stride(0), sin.stride(0),
+        KV_HEADS=kv_heads, GROUP=group, G=triton.next_power_of_2(group), HALF=head_dim // 2, BLOCK_SIZE=block_size,
+        num_warps=1,
+    )  # fmt: skip
+
+
+def _norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    tokens, d = x.shape
+    out = torch.empty_like(x)
+    block = triton.next_power_of_2(d)
+    _rms_norm[(tokens,)](
+        out, x, residual, weight, eps, d, out.stride(0), x.stride(0), residual.stride(0) if residual is not None else 0,
+        BLOCK=block, num_warps=min(max(block // 512, 1), 16),
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _rms_norm(out, x, residual, weight, eps, d, out_row, x_row, residual_row, BLOCK: tl.constexpr):
+    """Program (token): the whole row is in registers, so it is read once."""
+    token = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    real = at < d
+    row = tl.load(x + token * x_row + at, mask=real, other=0.0).to(tl.float32)
+    if residual is not None:
+        row += tl.load(residual + token * residual_row + at, mask=real, other=0.0).to(tl.float32)
+        # Norm what the next layer will see, not what was before rounding: so does the oracle.
+        rounded = row.to(residual.dtype.element_ty)
+        tl.store(residual + token * residual_row + at, rounded, mask=real)
+        row = rounded.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(row * row, 0) / d + eps)
+    normed = row * scale * tl.load(weight + at, mask=real, other=0.0).to(tl.float32)
+    tl.store(out + token * out_row + at, normed.to(out.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def _silu_mul(out, gate_up, width, gate_up_row, BLOCK: tl.constexpr):
+    """Program (token, block of columns)"""
+    token = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    real = at < width
+    gate = tl.load(gate_up + token * gate_up_row + at, mask=real, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + token * gate_up_row + width + at, mask=real, other=0.0).to(tl.float32)
+    tl.store(out + token * width + at, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def _rope_and_write(
+    qkv, kv, slots, cos, sin, q_norm, k_norm, eps,
+    qkv_token, qkv_head, kv_block, kv_value, kv_head, kv_offset, cos_token, sin_token,  # strides
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, G: tl.constexpr, HALF: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    """Program (kv head, token): the query heads of that KV head, its k and its v.
+
+    A head is a pair of halves (a, b), which become (a cos - b sin, b cos + a sin).
+    """
+    head = tl.program_id(0)
+    token = tl.program_id(1).to(tl.int64)
+    half = tl.arange(0, HALF)
+    cos_row = tl.load(cos + token * cos_token + half).to(tl.float32)
+    sin_row = tl.load(sin + token * sin_token + half).to(tl.float32)
+
+    group = tl.arange(0, G)
+    at_q = qkv + token * qkv_token + ((head * GROUP + group) * qkv_head)[:, None] + half[None, :]
+    real = (group < GROUP)[:, None]
+    a = tl.load(at_q, mask=real, other=0.0).to(tl.float32)
+    b = tl.load(at_q + HALF, mask=real, other=0.0).to(tl.float32)
+    if q_norm is not None:
+        scale = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / (2 * HALF) + eps)[:, None]
+        a *= scale * tl.load(q_norm + half).to(tl.float32)[None, :]
+        b *= scale * tl.load(q_norm + HALF + half).to(tl.float32)[None, :]
+    tl.store(at_q, (a * cos_row - b * sin_row).to(qkv.dtype.element_ty), mask=real)
+    tl.store(at_q + HALF, (b * cos_row + a * sin_row).to(qkv.dtype.element_ty), mask=real)
+
+    # int64 before the product: block * stride passes 2**31 in a pool of a few million tokens. A negative slot would be
+    # the pool's last block to an index, so it writes nothing.
+    slot = tl.load(slots + token).to(tl.int64)
+    at_kv = kv + (slot // BLOCK_SIZE) * kv_block + head * kv_head + (slot % BLOCK_SIZE) * kv_offset + half
+    written = (half >= 0) & (slot >= 0)
+    at_k = qkv + token * qkv_token + (KV_HEADS * GROUP + head) * qkv_head + half
+    a = tl.load(at_k).to(tl.float32)
+    b = tl.load(at_k + HALF).to(tl.float32)
+    if k_norm is not None:
+        scale = tl.rsqrt((tl.sum(a * a, 0) + tl.sum(b * b, 0)) / (2 * HALF) + eps)
+        a *= scale * tl.load(k_norm + half).to(tl.float32)
+        b *= scale * tl.load(k_norm + HALF + half).to(tl.float32)
+    tl.store(at_kv, (a * cos_row - b * sin_row).to(kv.dtype.element_ty), mask=written)
+    tl.store(at_kv + HALF, (b * cos_row + a * sin_row).to(kv.dtype.element_ty), mask=written)
+    at_v = at_k + KV_HEADS * qkv_head
+    tl.store(at_kv + kv_value, tl.load(at_v).to(kv.dtype.element_ty), mask=written)
+    tl.store(at_kv + kv_value + HALF, tl.load(at_v + HALF).to(kv.dtype.element_ty), mask=written)

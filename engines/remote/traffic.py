@@ -1,0 +1,256 @@
+"""Traffic: the requests of a load, from due to ended.
+
+due(now) --> waiting --> [connection: send ... read, read, read] --> ended --> recorded
+                ^                     |
+                +-- re-sent, once ----+  a reused connection was closed before any byte of the answer
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from engines.remote.answer import Answer, Interpret
+from engines.remote.bodies import BodyWindow
+from engines.remote.config import RemoteConfig, Target
+from engines.remote.connection import Connection
+from engines.remote.failure import Failure
+from engines.remote.pool import Pool
+from engines.remote.reactor import Reactor
+from engines.remote.recorder import Exchange, Recorder
+from workloads.pacing import Due
+
+SPARE = 32  # connections kept open beyond the load, where nothing caps it
+BURST = 16  # sends before the sockets are looked at again: what arrived must not wait for a long row of sends
+NEVER = 2**63 - 1
+
+
+class Schedule(Protocol):
+    """What a Pacing can do, or a part of one. Times in ns since the run began."""
+
+    @property
+    def concurrency(self) -> int | None: ...
+
+    @property
+    def deadline_ns(self) -> int | None: ...
+
+    @property
+    def exhausted(self) -> bool: ...
+
+    def due(self, now_ns: int) -> list[Due]: ...
+
+    def next_due_ns(self) -> int | None: ...
+
+    def completed(self, index: int, now_ns: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Load:
+    """What to send. request(i): its bytes, head and all."""
+
+    request: Callable[[int], bytes]
+    window: BodyWindow
+    pacing: Schedule
+    recorder: Recorder
+
+
+class Traffic:
+    """Times are of time.monotonic_ns(). Who owns it runs the event loop, and calls what is public here."""
+
+    def __init__(
+        self, target: Target, config: RemoteConfig, interpret: Interpret, reactor: Reactor, load: Load
+    ) -> None:
+        self._config = config
+        self._interpret = interpret
+        self._load = load
+        self._tally = load.recorder.tally
+        self.pool = Pool(target, config, reactor, self)
+        self._waiting: deque[Exchange] = deque()  # for a connection
+        self._busy: dict[Connection, Exchange] = {}
+        self._ended: deque[tuple[Exchange, Failure | None, int]] = deque()  # to be recorded when there is time
+        self._start_ns: int | None = None
+        self.next_due_ns = NEVER
+
+    def start(self, start_ns: int) -> None:
+        """start_ns: time zero of the schedule."""
+        self._start_ns = self._load.recorder.start_ns = start_ns
+        self._look_ahead()
+
+    @property
+    def in_flight(self) -> list[Exchange]:
+        return [*self._busy.values(), *self._waiting]
+
+    @property
+    def over(self) -> bool:
+        """Nothing is under way, nothing will come, and the server is there."""
+        unsettled = self.pool.unsure or self.pool.refused_ns is not None
+        return self._load.pacing.exhausted and not self._busy and not self._waiting and not unsettled
+
+    @property
+    def has_chores(self) -> bool:
+        return self._can_send or bool(self._ended) or not self._load.window.full
+
+    def chore(self) -> None:
+        """One thing that can wait until the sockets have been looked at, and must not keep them waiting long."""
+        if self._can_send:
+            self._send_waiting()
+        elif self._ended:
+            self._load.recorder.ended(*self._ended.popleft())
+        elif not self._load.window.full:
+            self._load.window.make_one()
+
+    def look_around(self, now_ns: int) -> bool:
+        """What only the passing of time shows. Call it some times a second; False when the server is gone."""
+        for connection in self.pool.check(now_ns):
+            self.lost(connection, Failure("connect", f"no connection within {self._config.connect_timeout_s:g} s"))
+        self._time_out(now_ns)
+        if self.pool.gone(now_ns) and not self._busy:
+            self._fail_waiting(Failure("connect", self.pool.refusal))
+            return False
+        self._look_ahead()  # a server that refused may be back
+        self._top_up()
+        return True
+
+    def wind_up(self) -> None:
+        """Record what has ended, cancel what has not, and close every connection."""
+        now_ns = time.monotonic_ns()
+        while self._ended:
+            self._load.recorder.ended(*self._ended.popleft())
+        for exchange in self.in_flight:
+            self._load.recorder.ended(exchange, None, now_ns, cancelled=True)
+            self._load.pacing.completed(exchange.index, now_ns - self._zero_ns)
+        self._busy.clear()
+        self._waiting.clear()
+        self.pool.close()
+
+    # From due to sent.
+
+    def dispatch(self, now_ns: int) -> None:
+        """Take up what is due."""
+        for due in self._load.pacing.due(now_ns - self._zero_ns):
+            exchange = Exchange(
+                index=due.index,
+                scheduled_ns=self._zero_ns + due.scheduled_ns,
+                ready_ns=self._zero_ns + due.sent_ns,
+                taken_ns=now_ns,
+                answer=Answer(self._interpret),
+            )
+            self._waiting.append(exchange)
+        self._look_ahead()
+        self._send_waiting()
+
+    def _look_ahead(self) -> None:
+        """Note when the next request is due; while there is no way to send it, none is."""
+        due_ns = None if self.pool.blocked else self._load.pacing.next_due_ns()
+        self.next_due_ns = NEVER if due_ns is None else self._zero_ns + due_ns
+
+    @property
+    def _can_send(self) -> bool:
+        return bool(self._waiting) and self.pool.num_idle > 0
+
+    def _send_waiting(self) -> None:
+        for _ in range(min(len(self._waiting), BURST)):
+            connection = self.pool.take()
+            if connection is None:
+                self._top_up()
+                return
+            self._send(self._waiting.popleft(), connection)
+
+    def _send(self, exchange: Exchange, connection: Connection) -> None:
+        load = self._load
+        request = load.request(exchange.index) if exchange.resent else load.window.take(exchange.index)
+        self._busy[connection] = exchange
+        sent_ns = connection.send(request, exchange.answer)
+        if exchange.sent_ns is None:
+            exchange.sent_ns = sent_ns
+            zero_ns = self._zero_ns
+            self._tally.sent_one(exchange.scheduled_ns - zero_ns, exchange.ready_ns - zero_ns, sent_ns - zero_ns)
+
+    def _top_up(self) -> None:
+        """Open what the load needs and a few more. If we cannot, what waits in vain has failed."""
+        pacing = self._load.pacing
+        needed = len(self._busy) + len(self._waiting)
+        wanted = needed if pacing.exhausted else max(needed, min(needed + SPARE, pacing.concurrency or NEVER))
+        failure = self.pool.open_up_to(wanted)
+        if failure is not None:
+            self._fail_waiting(failure)
+
+    def _fail_waiting(self, failure: Failure) -> None:
+        """The requests for which no connection is being opened any more."""
+        for _ in range(len(self._waiting) - self.pool.num_opening):
+            self._end(self._waiting.popleft(), failure, time.monotonic_ns())
+
+    # From sent to ended; the connections call these.
+
+    def opened(self, connection: Connection) -> None:
+        self.pool.opened(connection, for_a_request=bool(self._waiting))
+        if self._start_ns is not None:
+            self._send_waiting()
+            self._look_ahead()
+
+    def read(self, connection: Connection, read_ns: int, arrived_ns: int | None) -> None:
+        self._tally.reads += 1
+        if arrived_ns is not None:
+            self._tally.kernel_stamped += 1
+            self._tally.read_lag_ns.add(read_ns - arrived_ns)
+        exchange = self._busy.get(connection)
+        if exchange is None:  # between requests, or the rest of a response whose answer is over
+            if not connection.reusable:
+                self.pool.drop(connection)
+            elif connection.complete and not self.pool.is_idle(connection):
+                self.pool.give_back(connection, read_ns)
+        elif connection.complete or exchange.answer.done:
+            self.pool.give_back(connection, read_ns)
+            self._finish(connection, exchange, None)
+
+    def lost(self, connection: Connection, failure: Failure) -> None:
+        opening = self.pool.is_opening(connection)
+        self.pool.drop(connection)
+        exchange = self._busy.get(connection)
+        if opening:
+            self.pool.refused(failure.message, time.monotonic_ns())
+            self._fail_waiting(failure)
+        elif exchange is not None:
+            self.pool.unsure = True
+            if connection.reused and not connection.heard and not exchange.resent:
+                self._send_again(connection, exchange)
+            else:
+                self._finish(connection, exchange, failure)
+        if self._start_ns is not None:
+            self._look_ahead()
+
+    def _send_again(self, connection: Connection, exchange: Exchange) -> None:
+        """The one case in which nothing can have happened to the request: its server had closed before it came."""
+        del self._busy[connection]
+        exchange.resent = True
+        self._tally.resends += 1
+        self._waiting.appendleft(exchange)
+        self._send_waiting()
+
+    def _time_out(self, now_ns: int) -> None:
+        limit_ns = round(self._config.read_timeout_s * 1e9)
+        failure = Failure("timeout", f"no byte for {self._config.read_timeout_s:g} s")
+        for connection, exchange in list(self._busy.items()):
+            since_ns = exchange.answer.last_byte_ns or exchange.sent_ns or now_ns
+            if now_ns - since_ns > limit_ns:
+                self.pool.drop(connection)
+                self._finish(connection, exchange, failure)
+
+    def _finish(self, connection: Connection, exchange: Exchange, broken: Failure | None) -> None:
+        del self._busy[connection]
+        end_ns = exchange.answer.last_byte_ns
+        self._end(exchange, exchange.answer.end(broken), time.monotonic_ns() if broken or end_ns is None else end_ns)
+        self._send_waiting()
+
+    def _end(self, exchange: Exchange, failure: Failure | None, end_ns: int) -> None:
+        self._ended.append((exchange, failure, end_ns))
+        self._load.pacing.completed(exchange.index, end_ns - self._zero_ns)
+        self._look_ahead()
+
+    @property
+    def _zero_ns(self) -> int:
+        assert self._start_ns is not None, "start() comes first"
+        return self._start_ns

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engines.reference.kernels import torch_fused, triton_fused
+from tests.engines.kernels.checks.paged import CANARY, DEVICE, DTYPES, SHAPES, assert_close
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(DEVICE, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("d", [1, 64, 576, 4096])
+def test_rms_norm(d: int, dtype: torch.dtype) -> None:
+    x, weight = random(3, d, dtype=dtype), random(d, dtype=dtype)
+    assert_close(triton_fused.rms_norm(x, weight, 1e-5), torch_fused.rms_norm(x, weight, 1e-5))
+
+
+def test_rms_norm_of_a_view() -> None:
+    x, weight = random(6, 128)[::2, :64], random(64)
+    assert_close(triton_fused.rms_norm(x, weight, 1e-5), torch_fused.rms_norm(x, weight, 1e-5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_add_rms_norm_updates_the_residual(dtype: torch.dtype) -> None:
+    x, residual, weight = random(5, 576, dtype=dtype), random(5, 576, dtype=dtype) + 1, random(576, dtype=dtype)
+    expected_residual = residual.clone()
+    expected = torch_fused.add_rms_norm(x, expected_residual, weight, 1e-6)
+    assert_close(triton_fused.add_rms_norm(x, residual, weight, 1e-6), expected)
+    assert torch.equal(residual, expected_residual)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [8, 1024, 1536])
+def test_silu_mul(width: int, dtype: torch.dtype) -> None:
+    gate_up = 3 * random(4, 2 * width, dtype=dtype)
+    assert_close(triton_fused.silu_mul(gate_up), torch_fused.silu_mul(gate_up))
+
+
+@pytest.mark.parametrize(("group", "head_dim", "dtype"), SHAPES)
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "norm"])
+@pytest.mark.parametrize("layout", ["head major", "token major"])
+def test_rope_and_write(layout: str, norm: bool, head_dim: int, group: int, dtype: torch.dtype) -> None:
+    kv_heads, block_size = 2, 16
+    slots = torch.tensor([5 * block_size, 5 * block_size + 1, 3 * block_size + 15, 0, 0], device=DEVICE)
+    qkv = random(len(slots), kv_heads * (group + 2), head_dim, dtype=dtype)
+    angles = random(len(slots), 1, head_dim // 2)
+    weights = (random(head_dim, dtype=dtype), random(head_dim, dtype=dtype) + 1) if norm else (None, None)
+    pool = torch.full((7, 2, kv_heads, block_size, head_dim), CANARY, dtype=dtype, device=DEVICE)
+    if layout == "token major":
+        pool = pool.transpose(2, 3).contiguous().transpose(2, 3)
+    runs = []
+    for ops in (triton_fused, torch_fused):
+        mine, kv = qkv.clone(), pool.clone()
+        ops.rope_and_write(mine, kv, slots, angles.cos(), angles.sin(), *weights, 1e-6)
+        runs.append((mine, kv))
+    (actual_qkv, actual_kv), (expected_qkv, expected_kv) = runs
+    assert_close(actual_qkv, expected_qkv)
+    # Two padding tokens wrote the same slot of the dummy block; which of them came last is nobody's business.
+    assert_close(actual_kv[1:], expected_kv[1:])
+    assert bool((actual_kv[0, :, :, 1:] == CANARY).all())
+    assert torch.equal(actual_qkv[:, -2 * kv_heads :], qkv[:, -2 * kv_heads :])
+
+
+def test_it_computes_what_the_model_computes() -> None:
+    """The decoder's own steps: norm, rotate_, write_kv."""
+    from engines.reference.kv_pool import write_kv
+    from engines.reference.model.llama import rotate_
+
+    heads, kv_heads, block_size, head_dim = 4, 2, 16, 64
+    slots = torch.tensor([17, 18, 40], device=DEVICE)
+    qkv, angles = random(3, heads + 2 * kv_heads, head_dim), random(3, 1, head_dim // 2)
+    kv = torch.zeros(4, 2, kv_heads, block_size, head_dim, device=DEVICE)
+    actual_qkv, actual_kv = qkv.clone(), kv.clone()
+    triton_fused.rope_and_write(actual_qkv, actual_kv, slots, angles.cos(), angles.sin(), None, None, 1e-6)
+    rotate_(qkv[:, : heads + kv_heads], angles.cos(), angles.sin())
+    head = torch.arange(2 * kv_heads, device=DEVICE)
+    index = ((slots // block_size)[:, None] * 2 * kv_heads + head) * block_size + (slots % block_size)[:, None]
+    write_kv(kv, qkv[:, heads:], index.flatten())
+    assert_close(actual_qkv[:, :heads], qkv[:, :heads])
+    assert_close(actual_kv, kv)
+
+
+def test_a_negative_slot_writes_nothing() -> None:
+    kv = torch.full((3, 2, 1, 16, 64), CANARY, device=DEVICE)
+    qkv, angles = random(1, 3, 64), random(1, 32)
+    slots = torch.tensor([-1], device=DEVICE)
+    triton_fused.rope_and_write(qkv, kv, slots, angles.cos(), angles.sin(), None, None, 1e-6)
+    assert bool((kv == CANARY).all())
+
+
+def test_offsets_pass_two_to_the_31() -> None:
+    stride, block = 2**31 + 64, (2, 1, 16, 64)
+    kv = torch.empty(stride + 2048, dtype=torch.float16, device=DEVICE)
+    far = kv.as_strided((2, *block), (stride, 1024, 1024, 64, 1))
+    far[1] = CANARY
+    qkv, angles = random(1, 3, 64, dtype=torch.float16), random(1, 32)
+    slots = torch.tensor([16 + 3], device=DEVICE)
+    triton_fused.rope_and_write(qkv, far, slots, angles.cos(), angles.sin(), None, None, 1e-6)
+    assert torch.equal(far[1, 1, 0, 3], qkv[0, 2])
+    assert bool((far[1, :, :, 4:] == CANARY).all())

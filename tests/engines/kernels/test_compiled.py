@@ -1,0 +1,171 @@
+"""Every variant of every kernel, compiled ahead of time for sm_80 and sm_90: nothing spills, everything fits, loads are
+wide, products are matrix instructions. What this cannot show is speed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="triton is not installed: the GPU kernels go unchecked")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("TRITON_INTERPRET=1: nothing is compiled", allow_module_level=True)
+
+from engines.reference.kernels import triton_decode, triton_fused, triton_prefill, triton_sampling
+from engines.reference.model.config import SHAPES
+from tests.engines.kernels.aot import SHARED_LIMIT, Compiled, compiled, recorded
+
+FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
+CPU = torch.device("cpu")
+ROWS = 8
+
+
+@pytest.fixture(scope="session")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("triton")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(folder))
+        yield folder
+
+
+def int32(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.int32)
+
+
+def decode(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, rows: int = ROWS) -> None:
+    splits = triton_decode.DecodeSplits(rows, 4 * rows, kv_heads * group, head_dim, CPU)
+    q = torch.zeros(rows, kv_heads * group, head_dim, dtype=dtype)
+    kv = torch.zeros(2, 2, kv_heads, 16, head_dim, dtype=dtype)
+    triton_decode.plan_splits(splits, int32(rows))
+    triton_decode.decode_attention(q, kv, int32(rows, rows), int32(rows), splits)
+
+
+def prefill(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, rows: int = ROWS) -> None:
+    q = torch.zeros(64, kv_heads * group, head_dim, dtype=dtype)
+    kv = torch.zeros(2, 2, kv_heads, 16, head_dim, dtype=dtype)
+    triton_prefill.prefill_attention(q, kv, int32(rows, rows), int32(rows), int32(rows + 1))
+
+
+def rope(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, norm: bool = False) -> None:
+    qkv = torch.zeros(ROWS, kv_heads * (group + 2), head_dim, dtype=dtype)
+    kv = torch.zeros(2, 2, kv_heads, 16, head_dim, dtype=dtype)
+    angles = torch.zeros(ROWS, 1, head_dim // 2)
+    weight = torch.zeros(head_dim, dtype=dtype) if norm else None
+    slots = torch.zeros(ROWS, dtype=torch.int64)
+    triton_fused.rope_and_write(qkv, kv, slots, angles, angles, weight, weight, 1e-6)
+
+
+def norm(d: int, dtype: torch.dtype, residual: bool) -> None:
+    x, weight = torch.zeros(ROWS, d, dtype=dtype), torch.zeros(d, dtype=dtype)
+    if residual:
+        triton_fused.add_rms_norm(x, x.clone(), weight, 1e-6)
+    else:
+        triton_fused.rms_norm(x, weight, 1e-6)
+
+
+def silu(ffn: int, dtype: torch.dtype) -> None:
+    triton_fused.silu_mul(torch.zeros(ROWS, 2 * ffn, dtype=dtype))
+
+
+def sample(vocab: int, dtype: torch.dtype) -> None:
+    logits = torch.zeros(ROWS, vocab, dtype=dtype)
+    triton_sampling.sample(logits, torch.zeros(5, ROWS, dtype=torch.int64))
+
+
+Variant = tuple[Any, str, Callable[[], None]]
+
+
+def attention_variants() -> Iterator[tuple[str, bool, bool, Variant]]:
+    """(name, fast, has 16-bit products, what to record) for the kernels that attend"""
+    models = {name: (c.kv_heads, c.group, c.head_dim, BF16) for name, c in SHAPES.items()}
+    groups = {
+        f"group {group}, head {head_dim}, {str(dtype)[6:]}": (2, group, head_dim, dtype)
+        for group in (1, 3, 4, 7, 8)
+        for head_dim in (64, 128)
+        for dtype in (BF16, FP16, FP32)
+    }
+    # An argument of value 1 is a constant to Triton, and another program.
+    alone = {"one row": (2, 4, 64, BF16, 1)}
+    for name, shape in {**models, **groups, **alone}.items():
+        fast = name in ("smollm2-135m", "llama-3.1-8b", "one row")
+        yield f"decode, {name}", fast, shape[3] != FP32, (triton_decode, "_attend", partial(decode, *shape))
+        yield f"prefill, {name}", fast, shape[3] != FP32, (triton_prefill, "_attend_chunks", partial(prefill, *shape))
+
+
+def other_variants() -> Iterator[tuple[str, bool, bool, Variant]]:
+    """(name, fast, loads 16 bytes at a time, what to record) for the rest"""
+    for name, c in SHAPES.items():
+        shape = (c.kv_heads, c.group, c.head_dim)
+        for dtype in (BF16, FP32):
+            fast = dtype == BF16 and name == "llama-3.1-8b"
+            label = f"{name}, {str(dtype)[6:]}"
+            wide = name != "tiny"
+            yield f"norm, {label}", fast, wide, (triton_fused, "_rms_norm", partial(norm, c.d_model, dtype, False))
+            yield f"add norm, {label}", fast, wide, (triton_fused, "_rms_norm", partial(norm, c.d_model, dtype, True))
+            yield f"silu, {label}", fast, True, (triton_fused, "_silu_mul", partial(silu, c.ffn, dtype))
+            # One warp for one token: narrow loads, but whole lines of memory.
+            rotate = partial(rope, *shape, dtype, c.qk_norm)
+            yield f"rope, {label}", fast, False, (triton_fused, "_rope_and_write", rotate)
+            yield f"sample, {label}", fast, True, (triton_sampling, "_sample", partial(sample, c.vocab, dtype))
+            yield f"merge, {label}", fast, True, (triton_decode, "_merge", partial(decode, *shape, dtype))
+    for rows in (1, 16, 24):
+        yield f"plan, {rows} rows", True, False, (triton_decode, "_plan", partial(decode, 2, 4, 64, BF16, rows))
+
+
+def parameters(variants: Iterator[tuple[str, bool, bool, Variant]]) -> list[Any]:
+    return [
+        pytest.param(expected, variant, id=name, marks=() if fast else pytest.mark.slow)
+        for name, fast, expected, variant in variants
+    ]
+
+
+def build(variant: Variant, capability: int, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Compiled:
+    monkeypatch.setattr(triton_prefill, "_has_wgmma", lambda device: capability >= 90)
+    result = compiled(recorded(*variant), capability, scratch)
+    assert (result.spilled_bytes, result.stack_bytes) == (0, 0)
+    assert result.shared_bytes <= SHARED_LIMIT[capability]
+    assert result.registers * result.threads <= 65_536
+    return result
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(("products", "variant"), parameters(attention_variants()))
+def test_attention(
+    products: bool, variant: Variant, capability: int, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = build(variant, capability, scratch, monkeypatch)
+    constants = recorded(*variant).arguments
+    tile_bytes = 2 * constants["TILE"] * constants["D"] * constants["q"].element_size()  # K and V
+    # Loads where pages are looked up inside the pipeline would leave one tile in flight: see triton_decode.
+    assert result.shared_bytes >= 2 * tile_bytes
+    assert "cp.async.cg.shared.global" in result.ptx  # 16 bytes a thread
+    if products:
+        wide = capability >= 90 and variant[1] == "_attend_chunks"
+        assert ("wgmma.mma_async" if wide else "mma.sync.aligned.m16n8k16") in result.ptx
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(("wide", "variant"), parameters(other_variants()))
+def test_the_rest(
+    wide: bool, variant: Variant, capability: int, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = build(variant, capability, scratch, monkeypatch)
+    if wide:
+        assert re.search(r"ld\.global\S*\.v4\.b32", result.ptx)
+    assert not re.search(r"^\s*call", result.ptx, re.MULTILINE)  # no slow path of a library function
+
+
+def test_the_programs_of_a_multiprocessor_fit_side_by_side(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PROGRAMS_PER_SM is a promise about shared memory and registers; sm_90 is where it was chosen."""
+    c = SHAPES["llama-3.1-8b"]
+    variant = (triton_decode, "_attend", partial(decode, c.kv_heads, c.group, c.head_dim, BF16))
+    result = build(variant, 90, scratch, monkeypatch)
+    assert result.shared_bytes * triton_decode.PROGRAMS_PER_SM <= SHARED_LIMIT[90]
+    assert result.registers * result.threads * triton_decode.PROGRAMS_PER_SM <= 65_536
