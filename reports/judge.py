@@ -21,7 +21,7 @@ from scipy.special import betainc, stdtrit
 
 from reports.gate import Sla
 from reports.metrics import BoolArray, RequestTimes
-from reports.quantiles import FloatArray, effective_n, wilson_interval
+from reports.quantiles import FloatArray, effective_n, quantile, wilson_interval
 from reports.schema import Criteria, Goodput, SlaResult, Throughput, Verdict
 
 OPEN_LOOP = {"ttft_ms": "ttft_sched_ms", "e2el_ms": "e2el_sched_ms"}
@@ -83,7 +83,8 @@ class Judge:
             if sla.stat == "max":
                 return self._plain(sla, metric, float(values.max()), values.shape[0])
             assert sla.quantile is not None  # the only kind left
-            return self._share(sla, metric, quantile(values, sla.quantile), values > sla.bound, n_eff, sla.quantile)
+            measured = quantile(np.sort(values), sla.quantile)
+            return self._share(sla, metric, measured, values > sla.bound, n_eff, sla.quantile)
         if sla.metric == "attainment":
             good, n_eff = self._good(slas)
             return self._share(sla, sla.metric, float(good.mean()) if good.size else None, ~good, n_eff, sla.bound)
@@ -205,13 +206,3 @@ class Judge:
         shown = value if value is not None and math.isfinite(value) else None
         confidence = self.criteria.confidence
         return SlaResult(sla.expr, metric, shown, sla.bound, confidence, n, n_eff, verdict, reason, needed)
-
-
-def quantile(values: FloatArray, p: float) -> float:
-    """Linear interpolation like NumPy's, but infinite once an infinite value takes part (NumPy gives NaN)."""
-    ordered = np.sort(values)
-    at = p * (ordered.shape[0] - 1)
-    low = math.floor(at)
-    if at == low or math.isinf(ordered[low]):
-        return float(ordered[low])
-    return float(ordered[low] + (ordered[low + 1] - ordered[low]) * (at - low))

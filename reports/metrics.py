@@ -31,6 +31,7 @@ LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms", "ttft_sched_ms", "e2el_s
 class RequestTimes:
     """Columns over the requests that ended, in order of sending. Only completed ones have latencies."""
 
+    row: IntColumn  # which row of the record each of them is
     completed: BoolArray
     failed: BoolArray  # rejected ones too
     rejected: BoolArray
@@ -87,6 +88,7 @@ def request_times(record: RunRecord) -> RequestTimes:
     event_ns = record.event_times_ns()
     itl_event = _gap_ends(record)
     return RequestTimes(
+        row=order,
         completed=completed,
         failed=failed,
         rejected=failed & rejected,
@@ -132,6 +134,15 @@ def _gap_ends(record: RunRecord) -> IntColumn:
     counts = np.cumsum(marks[:-1], dtype=np.int8).astype(np.bool_)
     counts[at] = False
     return np.flatnonzero(counts)
+
+
+def event_owner(record: RunRecord) -> NDArray[np.int32]:
+    """The row of the record that each token event belongs to, -1 for none."""
+    at, count = record.column("events_at"), record.column("events")
+    owner = np.full(record.event_values.shape[0], -1, dtype=np.int32)
+    skipped = at - (np.cumsum(count) - count)  # how far a row's events lie from where the rows before end
+    owner[np.arange(count.sum()) + np.repeat(skipped, count)] = np.repeat(np.arange(len(record)), count)
+    return owner
 
 
 def definitions() -> dict[str, str]:
@@ -182,6 +193,19 @@ _DEFINITIONS = {
     "waste.discarded_tokens": "Tokens computed for a request that had ended already.",
     "waste.idle_slot_steps": "Seats times steps in which nobody sat there, or a finished request held it.",
     "waste.dead_slot_steps": "Seats times steps in which a finished request was still launched.",
+    "by_tenant": (
+        "The same numbers for each tenant (by_priority, by_prompt_bucket: likewise), empty unless there are two or "
+        "more; rates are over the window of the whole run, preemptions are how often its requests lost their KV."
+    ),
+    "by_tenant.max_wait_ms": (
+        "Longest wait for a first seat, from submission; where seats are not seen, from sending to the first token. A "
+        "request that got neither waited until it ended."
+    ),
+    "by_tenant.service_tokens": "Prompt tokens plus twice the output tokens of requests that got a first token.",
+    "service_gap_tokens": (
+        "The most service (as above, counted when each token came) by which a tenant got ahead of another within a "
+        "time in which both had a request waiting; null if two never waited at once."
+    ),
     "sla": (
         "A percentile SLA passes when the binomial early-stopping test accepts it at the confidence on the effective "
         "sample, failures counted as violations; it fails when the value is beyond the bound; else it is inconclusive."

@@ -103,9 +103,19 @@ def wilson_interval(share: float, n_eff: float, confidence: float = 0.95) -> tup
     return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
+def quantile(ordered: FloatArray, p: float) -> float:
+    """Linear interpolation of sorted values, as NumPy's default, which would sort them again; but infinite once an
+    infinite value takes part, where NumPy gives NaN."""
+    at = p * (ordered.shape[0] - 1)
+    low = math.floor(at)
+    if at == low or math.isinf(ordered[low]):
+        return float(ordered[low])
+    return float(ordered[low] + (ordered[low + 1] - ordered[low]) * (at - low))
+
+
 def distribution(values: FloatArray, n_eff: float | None = None) -> Distribution:
-    """Count, mean, population standard deviation and percentiles by linear interpolation (NumPy's default), without
-    missing values (NaN). `values` in order of sending, unless n_eff says what they are worth."""
+    """Count, mean, population standard deviation and percentiles, without missing values (NaN). `values` in order of
+    sending, unless n_eff says what they are worth."""
     values = values[~np.isnan(values)]
     n = values.shape[0]
     if n == 0:
@@ -113,7 +123,7 @@ def distribution(values: FloatArray, n_eff: float | None = None) -> Distribution
     if n_eff is None:
         n_eff = effective_n(values)
     ordered = np.sort(values)
-    p50, p90, p95, p99, p999 = (float(q) for q in np.percentile(ordered, [50, 90, 95, 99, 99.9]))
+    p50, p90, p95, p99, p999 = (quantile(ordered, p) for p in (0.5, 0.9, 0.95, 0.99, 0.999))
     return Distribution(
         count=n,
         mean=float(values.mean()),

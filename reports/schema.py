@@ -151,13 +151,41 @@ class Waste(msgspec.Struct, frozen=True):
         return self.active_slot_steps + self.dead_slot_steps + self.idle_slot_steps
 
 
+class GroupLatency(msgspec.Struct, frozen=True):
+    ttft_ms: Distribution
+    tpot_ms: Distribution
+    e2el_ms: Distribution
+    ttft_sched_ms: Distribution
+    e2el_sched_ms: Distribution
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A part of the requests that ended: one tenant's, one priority's, or those with prompts of one bucket."""
+
+    requests: int
+    completed: int
+    failed: int
+    request_per_s: float | None
+    output_token_per_s: float | None
+    latency: GroupLatency
+    max_wait_ms: float | None  # for the first seat
+    preemptions: int
+    service_tokens: int  # prompt + 2 * output; see service.py
+
+
 class Summary(msgspec.Struct, frozen=True):
+    """The splits are empty unless they have two parts or more."""
+
     requests: Requests
     throughput: Throughput
     latency: Latency
     goodput: Goodput
     signals: Signals
     waste: Waste | None  # None where there is no ledger (a remote server)
+    by_tenant: dict[str, Group] = {}
+    by_priority: dict[str, Group] = {}
+    by_prompt_bucket: dict[str, Group] = {}  # by the edges in engine.config["prompt_buckets"]
+    service_gap_tokens: float | None = None
 
 
 class SlaResult(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from engines.base import MISSING, RunRecord
-from reports.metrics import RequestTimes
+from reports.metrics import RequestTimes, event_owner
 from reports.schema import Steady
 
 FULL = 0.9  # of the median
@@ -42,11 +42,9 @@ def steady(record: RunRecord, times: RequestTimes) -> Steady | None:
     if np.array_equal(events, tokens):
         delivered = float(np.count_nonzero(inside))
     else:
-        per_event = np.zeros(at.shape[0])
-        for first, count, total in zip(record.column("events_at"), events, tokens, strict=True):
-            if count:
-                per_event[first : first + count] = total / count
-        delivered = float(per_event[inside].sum())
+        owner = event_owner(record)
+        per_event = tokens / np.maximum(events, 1)
+        delivered = float(per_event[owner[inside & (owner >= 0)]].sum())
     seconds = (end - start) / 1e9
     return Steady(
         start_s=start / 1e9,

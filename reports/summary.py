@@ -11,6 +11,7 @@ import numpy as np
 from engines.base import RunRecord
 from engines.scheduling.ledger import WASTE, Blocked, StepArray
 from reports.gate import parse_all
+from reports.groups import Groups
 from reports.judge import Judge
 from reports.metrics import LATENCIES, RequestTimes, definitions, request_times
 from reports.quantiles import distribution
@@ -51,6 +52,7 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple
     throughput = _throughput(record, times)
     judge = Judge(times, throughput, header.criteria, header.workload.pacing.open_loop, record.interrupted)
     latencies = {name: distribution(times.latency(name), times.effective_n(name)) for name in LATENCIES}
+    groups = Groups(record, times, throughput.window_s)
     summary = Summary(
         requests=_requests(record, times),
         throughput=throughput,
@@ -58,6 +60,10 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple
         goodput=judge.goodput(slas),
         signals=_signals(record, throughput.window_s),
         waste=_waste(record.steps) if record.steps.size else None,
+        by_tenant=groups.by_tenant(),
+        by_priority=groups.by_priority(),
+        by_prompt_bucket=groups.by_prompt_bucket(header.engine.config.get("prompt_buckets") or ()),
+        service_gap_tokens=groups.service_gap_tokens(),
     )
     return summary, judge.results(slas)
 
@@ -125,10 +131,12 @@ def _sampled_signals(record: RunRecord) -> Signals:
     samples = record.signals
     if not samples:
         return Signals()
+    busy = [one.device_busy for one in samples if one.device_busy is not None]
+    usage = [one.kv_usage for one in samples if one.kv_usage is not None]
     return Signals(
-        device_busy=float(np.mean([one.device_busy for one in samples])),
-        kv_usage_mean=float(np.mean([one.kv_usage for one in samples])),
-        kv_usage_peak=max(one.kv_usage for one in samples),
+        device_busy=float(np.mean(busy)) if busy else None,
+        kv_usage_mean=float(np.mean(usage)) if usage else None,
+        kv_usage_peak=max(usage, default=None),
         running_mean=float(np.mean([one.running for one in samples])),
         waiting_mean=float(np.mean([one.waiting for one in samples])),
         preemptions=samples[-1].preemptions,

@@ -11,7 +11,7 @@ import torch
 from engines.base import EngineError, Observer, RunRecord
 from engines.loop import WallClock, run_loop
 from engines.reference.executor import TorchExecutor
-from engines.reference.kv_pool import KVPool, default_blocks
+from engines.reference.kv_pool import KVPool, default_blocks, free_bytes
 from engines.reference.model.weights import LoadedModel
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.plan import StepPlan
@@ -21,7 +21,7 @@ from workloads.plan import RequestPlan
 from workloads.prompts import Prompts
 from workloads.source import Incoming, PlanSource
 
-WARM_UP_STEPS = 3
+WARM_UP_STEPS = 2
 
 __all__ = ["LoadedModel", "ReferenceEngine", "default_kv_blocks"]
 
@@ -63,14 +63,12 @@ class ReferenceEngine:
         self._sampling = sampling
         self._clock = WallClock()
         llama = model.llama
-        try:
-            self._pool = KVPool(
-                llama.config, config.kv_blocks, config.block_size, dtype=llama.dtype, device=llama.device
+        pool_bytes = config.kv_blocks * config.block_size * llama.config.kv_elements_per_token * llama.dtype.itemsize
+        if pool_bytes > (free := free_bytes(llama.device)):
+            raise EngineError(
+                f"--kv-blocks {config.kv_blocks}: {pool_bytes / 2**30:.1f} GiB of KV, {free / 2**30:.1f} GiB are free"
             )
-        except RuntimeError:  # torch's out of memory, on either device
-            positions = config.kv_blocks * config.block_size
-            gib = positions * llama.config.kv_elements_per_token * llama.dtype.itemsize / 2**30
-            raise EngineError(f"--kv-blocks {config.kv_blocks}: {gib:.1f} GiB of KV do not fit in memory") from None
+        self._pool = KVPool(llama.config, config.kv_blocks, config.block_size, dtype=llama.dtype, device=llama.device)
         self._executor = TorchExecutor(
             llama, self._pool, max_num_seqs=config.max_num_seqs, clock=self._clock, swap_blocks=config.swap_blocks
         )

@@ -59,11 +59,12 @@ def default_blocks(
     """Enough for every seat at full length, if a quarter of the free memory holds that; at least one sequence."""
     per_sequence = -(-max_model_len // block_size)
     block_bytes = config.kv_elements_per_token * block_size * dtype.itemsize
-    affordable = int(_free_bytes(device) * MEMORY_SHARE) // block_bytes
+    affordable = int(free_bytes(device) * MEMORY_SHARE) // block_bytes
     return max(min(max_num_seqs * per_sequence, affordable), per_sequence)
 
 
-def _free_bytes(device: torch.device) -> int:
+def free_bytes(device: torch.device) -> int:
+    """Memory that can still be taken on the device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:

@@ -74,7 +74,7 @@ class Seating:
         batching, rows = self.policies.batching, self.rows
         if batching.buckets:
             slots = rows.in_order()
-            prefilling = rows.bucket[slots[self._wants(slots) > 1]].tolist()
+            prefilling = rows.bucket[slots[self.wants(slots) > 1]].tolist()
             self._turn = batching.turn(prefilling, self.waiting.buckets(), step)
 
     def open_all_buckets(self) -> bool:
@@ -85,9 +85,10 @@ class Seating:
     def share(self) -> tuple[IntArray, IntArray]:
         """(counts, padding) per taken seat, in plan order."""
         slots = self.rows.in_order()
-        return self.policies.batching.share(self._wants(slots), self.rows.computed[slots], self.gate.budget)
+        return self.policies.batching.share(self.wants(slots), self.rows.computed[slots], self.gate.budget)
 
-    def _wants(self, slots: IntArray) -> IntArray:
+    def wants(self, slots: IntArray) -> IntArray:
+        """Known tokens each seat has not computed yet; 0 for a finished request that keeps its seat."""
         rows = self.rows
         wants = (np.minimum(rows.known[slots], rows.kv_limit[slots]) - rows.computed[slots]) * rows.live[slots]
         if self._turn is not None:  # the prompts of other buckets wait for their step
@@ -207,7 +208,7 @@ class Seating:
         """(tokens that new requests may use, available blocks that seated requests will take in this step)."""
         slots = self.rows.in_order()
         computed = self.rows.computed[slots]
-        room = self.policies.batching.room(self._wants(slots), computed, counts, self.gate.budget)
+        room = self.policies.batching.room(self.wants(slots), computed, counts, self.gate.budget)
         return room, int(self.kv.beyond_promise(slots, computed + counts).sum())
 
     def _try(self, head: Request, room: int, reserved: int, now_ns: int) -> tuple[int, Denied | None]:

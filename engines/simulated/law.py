@@ -23,6 +23,7 @@ from engines.base import EngineError
 from engines.scheduling.plan import IntArray
 
 SCHEMA: Final = "cbbench.law/1"
+LAW_FILE: Final = "law.json"  # where `cbbench calibrate RUN` puts it, in RUN
 
 
 class StepShape(NamedTuple):
@@ -83,6 +84,9 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     source: str  # a run, or hardware and model
     model: str | None = None
     device: str | None = None
+    kv_blocks: int | None = None  # of the run: an engine's own pool, and the best guess for one that stands for it
+    block_size: int | None = None  # tokens
+    max_model_len: int | None = None  # tokens
     hold_out: dict[str, HoldOut] = {}  # by regime: decode, mixed, gap
     fitted_on: dict[str, tuple[int, int]] = {}  # smallest and largest rows, tokens, kv: beyond is extrapolation
     warnings: tuple[str, ...] = ()
@@ -140,7 +144,9 @@ def save_law(law: StepLaw, path: Path) -> None:
 
 
 def load_law(path: Path) -> StepLaw:
-    """EngineError, naming the file, where it is no law."""
+    """Of a file, or of a run's folder that was calibrated on. EngineError, naming the file, where it is no law."""
+    if path.is_dir():
+        path = path / LAW_FILE
     try:
         law = msgspec.json.decode(path.read_bytes(), type=StepLaw)
     except FileNotFoundError:

@@ -67,17 +67,12 @@ def quiet_steps(scheduler: Scheduler) -> Quiet | None:
     computed = rows.computed[slots]
     if (rows.known[slots] - computed != 1).any() or (computed < np.maximum(rows.prompt, rows.peak)[slots]).any():
         return None  # a prompt is being computed, or computed again
-<<<<<<< HEAD
     seating.begin(scheduler._step + 1)
-    counts, padding = seating.share()
-    blocked, promise = _why_nobody_comes(scheduler, counts)
-=======
     blocked, promise = _why_nobody_comes(scheduler)
->>>>>>> main
     if blocked is None:
         return None
     # Only seats that finished requests hold can get padding now: whether they do is the batching policy's choice.
-    dead = order[:0] if all_live else order[(scheduler._share()[1] > 0) & ~rows.live[order]]
+    dead = order[:0] if all_live else order[(seating.share()[1] > 0) & ~rows.live[order]]
     steps = int((rows.kv_limit[slots] - computed).min())
     kv = int(computed.sum()) + len(slots) + int(rows.computed[dead].sum())
     return Quiet(min(steps, MAX_STEPS), slots, len(dead), kv, blocked, promise)
@@ -92,21 +87,14 @@ def _why_nobody_comes(scheduler: Scheduler) -> tuple[Blocked | None, int]:
     head = seating.waiting.head()
     if head is None:
         return Blocked.NO, 0
-<<<<<<< HEAD
     rows, kv, policies = scheduler.rows, scheduler.kv, seating.policies
-    room, _ = seating.door(counts)
+    order = rows.in_order()
+    wants = seating.wants(order)  # and gets: a token for every live seat always fits the budget
+    room = policies.batching.room(wants, rows.computed[order], wants, scheduler.gate.budget)
     want = min(head.known, head.kv_limit) - head.swapped_positions
     takes = policies.batching.takes(want, room, head.preemptions > 0) if room else 0
     if not takes:
         return policies.batching.blocked, 0
-=======
-    rows, kv, gate, batching = scheduler.rows, scheduler.kv, scheduler.gate, scheduler._batching
-    order = rows.in_order()
-    wants = scheduler._wants(order)  # and gets: a token for every live seat always fits the budget
-    room = batching.room(wants, rows.computed[order], wants, gate.budget)
-    if not room or not batching.takes(min(head.known, head.kv_limit), room, head.preemptions > 0):
-        return batching.blocked, 0
->>>>>>> main
     if rows.num_free == 0:
         return Blocked.ROWS, 0
     promise = policies.admission.promise(head, kv, head.swapped_positions + takes)

@@ -9,6 +9,7 @@ from rich.text import Text
 from reports.gate import exit_code
 from reports.metrics import LATENCIES
 from reports.render.compare import side_by_side
+from reports.render.groups import group_views
 from reports.render.waste import slot_table, token_table
 from reports.render.words import number, share, verdict
 from reports.schema import Distribution, RunFile, Signals, Summary
@@ -25,6 +26,8 @@ def run_view(run: RunFile) -> RenderableType:
     if run.sla:
         parts += [Text(), sla_table(run)]
     parts += [Text(), throughput_text(run), Text(), latency_table(run.summary, run.workload.pacing.open_loop)]
+    for view in group_views(run.summary, run.workload.pacing.open_loop):
+        parts += [Text(), view]
     if run.summary.waste is not None:
         parts += [Text(), token_table(run.summary.waste), Text(), slot_table(run.summary.waste)]
     return Group(*parts)

@@ -191,7 +191,8 @@ def test_greedy_tokens_equal_transformers_behind_shared_prefixes(twins: Twins) -
     config = SchedulerConfig(kv_blocks=64, max_model_len=256, max_num_seqs=2, block_size=4, prefix_caching=True)
     requests = [request(i, PROMPTS[i // 2], NEW_TOKENS, Sampling(seed=i)) for i in range(2 * len(PROMPTS))]
     plans = serve(twins.ours, config, requests)
-    first_starts = {one.index: int(start) for plan in reversed(plans) for one, start in zip(plan.requests, plan.starts, strict=True)}
+    rows = [row for plan in reversed(plans) for row in zip(plan.requests, plan.starts, strict=True)]
+    first_starts = {one.index: int(start) for one, start in rows}
     assert sum(start > 0 for start in first_starts.values()) >= len(PROMPTS) - 2
     assert [outputs_of(one) for one in requests] == [tokens for tokens in twins.expected for _ in range(2)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -24,9 +24,11 @@ def header(
     num_requests: int = 3,
     event_unit: str = "us",
     confidence: float = 0.95,
+    config: Mapping[str, object] | None = None,
 ) -> RunFile:
+    settings = {"static": static} | dict(config or {})
     return RunFile(
-        engine=EngineInfo(kind="reference", mode=mode, model="tiny", device="cpu", config={"static": static}),
+        engine=EngineInfo(kind="reference", mode=mode, model="tiny", device="cpu", config=settings),
         workload=WorkloadInfo(
             spec="fixed", seed=0, sha256=sha256, num_requests=num_requests, pacing=PacingInfo(rate_per_s=rate_per_s)
         ),
@@ -48,6 +50,9 @@ def row(
     output_tokens: int | None = None,
     error: str | None = None,
     stints: Sequence[Stint] = (),
+    tenant: str = "default",
+    priority: int = 0,
+    preemptions: int = 0,
 ) -> tuple[RequestRow, np.ndarray]:
     """A request whose token events came at these times, and its gaps in µs."""
     sent = scheduled_ms if sent_ms is None else sent_ms
@@ -68,9 +73,9 @@ def row(
         finish_reason=finish_reason,
         error=error,
         token_source="engine",
-        tenant="default",
-        priority=0,
-        preemptions=0,
+        tenant=tenant,
+        priority=priority,
+        preemptions=preemptions,
         events_at=0,
         events=len(events_ms),
         stints=tuple(stints),
@@ -128,11 +133,26 @@ def ledger(active: Sequence[int], dead: Sequence[int], slots: int, step_ms: floa
 
 
 def seated(
-    i: int, slot: int, admitted: int, ended: int, *, step_ms: float = 10.0, prompt_tokens: int = 1
+    i: int,
+    slot: int,
+    admitted: int,
+    ended: int,
+    *,
+    step_ms: float = 10.0,
+    prompt_tokens: int = 1,
+    tenant: str = "default",
+    preemptions: int = 0,
 ) -> tuple[RequestRow, np.ndarray]:
     """A request of one-token prompt that sat in `slot` and got a token in every step of its stay; events are steps."""
     events_ms = [step * step_ms for step in range(admitted, ended + 1)]
-    made, _ = row(i, events_ms, prompt_tokens=prompt_tokens, stints=[Stint(slot, admitted, admitted, ended)])
+    made, _ = row(
+        i,
+        events_ms,
+        prompt_tokens=prompt_tokens,
+        stints=[Stint(slot, admitted, admitted, ended)],
+        tenant=tenant,
+        preemptions=preemptions,
+    )
     return made, np.arange(admitted, ended + 1, dtype=np.uint32)
 
 

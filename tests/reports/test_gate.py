@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from reports.gate import exit_code, parse, parse_all
-from reports.judge import accepts, quantile, total_needed
+from reports.judge import accepts, total_needed
+from reports.quantiles import quantile
 from reports.schema import SlaResult
 from reports.summary import completed_run
 from tests.reports.factory import header, record, row, ttft_record
@@ -203,7 +204,7 @@ def test_quantile_with_infinite_values() -> None:
     assert quantile(np.array([1.0, 2.0, np.inf]), 0.5) == 2
     assert quantile(np.array([1.0, 2.0, np.inf]), 0.6) == np.inf
     values = np.random.default_rng(7).normal(size=57)
-    assert quantile(values, 0.99) == pytest.approx(np.percentile(values, 99))
+    assert quantile(np.sort(values), 0.99) == pytest.approx(np.percentile(values, 99))
 
 
 # Exit codes

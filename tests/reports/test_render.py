@@ -79,6 +79,33 @@ def test_side_by_side_says_what_differs_and_why() -> None:
         side_by_side([padded])
 
 
+def several_tenants() -> RunRecord:
+    return record(
+        [
+            row(0, [10, 20, 30], tenant="a"),
+            row(1, [40, 60], tenant="a", preemptions=2),
+            row(2, [50, 100], scheduled_ms=5, tenant="b", priority=1, prompt_tokens=600),
+            row(3, scheduled_ms=70, status="failed", finish_reason="error", tenant="b", priority=1),
+        ]
+    )
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_tenants_priorities_and_buckets_have_a_small_table_each(width: int) -> None:
+    text = shown(run_view(completed_run(several_tenants(), header(config={"prompt_buckets": [512]}))), width)
+    words = " ".join(text.split())
+    assert "tenant done TTFT p50 TTFT p99 TPOT p99 wait tok/s preempted service" in words
+    assert "a 2 25 39.7 19.9 40 50 2 30" in words
+    assert "b 1/2 45 45 50 45 20 0 604" in words
+    assert "priority done TTFT p50" in words
+    assert "up to 512 2/3 25" in words
+    assert "…" not in text
+    assert "service gap between tenants: 28 tokens" in words
+    open_loop = shown(run_view(completed_run(several_tenants(), header(rate_per_s=1.0))), width)
+    assert "TTFT from the scheduled time" in " ".join(open_loop.split())
+    assert "tenant" not in shown(run_view(completed_run(record([row(0, [1, 2])]), header())))
+
+
 # The timeline
 
 

@@ -22,8 +22,6 @@ import torch
 
 from engines.reference.kernels._triton import tl, triton
 
-M = 128  # rows of a tile of scores
-
 
 def prefill_attention(
     q: torch.Tensor,
@@ -40,13 +38,16 @@ def prefill_attention(
     kv_heads, block_size = kv.shape[2:4]
     group, rows = heads // kv_heads, len(lengths)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
-    m, tile = (M // 4, 16) if q.dtype == torch.float32 else (M, 64 if _has_wgmma(q.device) else 32)
+    if q.dtype == torch.float32:  # no matrix instructions, so less fits in registers
+        m, tile, warps = 32, 16, 4
+    else:
+        m, tile, warps = 128, 64 if _has_wgmma(q.device) else 32, 8
     queries = m // group
     _attend_chunks[(kv_heads, len(q) // queries + rows)](
         out, q, kv, tables, lengths, starts, rows, head_dim**-0.5 * math.log2(math.e),
         q.stride(0), q.stride(1), out.stride(0), out.stride(1), *kv.stride()[:4], tables.stride(0),
         GROUP=group, QUERIES=queries, M=m, D=head_dim, BLOCK_SIZE=block_size, TILE=tile,
-        PRECISION="ieee" if q.dtype == torch.float32 else None, num_warps=8, num_stages=3,
+        PRECISION="ieee" if q.dtype == torch.float32 else None, num_warps=warps, num_stages=3,
     )  # fmt: skip
     return out
 

@@ -31,10 +31,13 @@ class ModelConfig:
     qk_norm: bool = False
     qkv_bias: bool = False
 
-    @property
-    def group(self) -> int:
-        """Query heads that share a KV head."""
-        return self.heads // self.kv_heads
+    def __post_init__(self) -> None:
+        """ValueError where the numbers describe no model."""
+        for name in ("layers", "d_model", "heads", "kv_heads", "head_dim", "ffn", "vocab", "max_position"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}")
+        if self.heads % self.kv_heads or self.head_dim % 2:
+            raise ValueError(f"{self.heads} heads of {self.head_dim} over {self.kv_heads} KV heads")
 
     @property
     def kv_elements_per_token(self) -> int:
@@ -119,6 +122,8 @@ def from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
         )
     except KeyError as missing:
         raise EngineError(f"{where}: key {missing} is missing") from None
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise EngineError(f"{where}: config.json describes no model ({error})") from None
 
 
 def _hf_context(raw: Mapping[str, Any]) -> int:

@@ -45,7 +45,10 @@ def open_gguf(path: Path) -> Checkpoint:
         supported = ", ".join(ARCHITECTURES)
         raise EngineError(f"{path}: architecture {architecture!r} is not supported (supported: {supported})")
     tensors = {tensor.name: tensor for tensor in reader.tensors}
-    config = _config(path, reader, architecture, tensors)
+    try:
+        config = _config(path, reader, architecture, tensors)
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise EngineError(f"{path}: the metadata describes no model ({error})") from None
 
     def read(name: str, shape: tuple[int, ...]) -> torch.Tensor:
         values = _dequantised(path, tensors, gguf_name(name))

@@ -84,12 +84,12 @@ Variant = tuple[Any, str, Callable[[], None]]
 
 def attention_variants() -> Iterator[tuple[str, bool, bool, Variant]]:
     """(name, fast, has 16-bit products, what to record) for the kernels that attend"""
-    models = {name: (c.kv_heads, c.group, c.head_dim, BF16) for name, c in SHAPES.items()}
+    models = {name: (c.kv_heads, c.heads // c.kv_heads, c.head_dim, BF16) for name, c in SHAPES.items()}
     groups = {
         f"group {group}, head {head_dim}, {str(dtype)[6:]}": (2, group, head_dim, dtype)
         for group in (1, 3, 4, 7, 8)
         for head_dim in (64, 128)
-        for dtype in (BF16, FP16, FP32)
+        for dtype in ((BF16, FP16, FP32) if group == 4 else (BF16,))
     }
     # An argument of value 1 is a constant to Triton, and another program.
     alone = {"one row": (2, 4, 64, BF16, 1)}
@@ -102,8 +102,8 @@ def attention_variants() -> Iterator[tuple[str, bool, bool, Variant]]:
 def other_variants() -> Iterator[tuple[str, bool, bool, Variant]]:
     """(name, fast, loads 16 bytes at a time, what to record) for the rest"""
     for name, c in SHAPES.items():
-        shape = (c.kv_heads, c.group, c.head_dim)
-        for dtype in (BF16, FP32):
+        shape = (c.kv_heads, c.heads // c.kv_heads, c.head_dim)
+        for dtype in (BF16, FP32) if name == "qwen3-0.6b" else (BF16,):
             fast = dtype == BF16 and name == "llama-3.1-8b"
             label = f"{name}, {str(dtype)[6:]}"
             wide = name != "tiny"
@@ -145,7 +145,8 @@ def test_attention(
     tile_bytes = 2 * constants["TILE"] * constants["D"] * constants["q"].element_size()  # K and V
     # Loads where pages are looked up inside the pipeline would leave one tile in flight: see triton_decode.
     assert result.shared_bytes >= 2 * tile_bytes
-    assert "cp.async.cg.shared.global" in result.ptx  # 16 bytes a thread
+    if tile_bytes >= 2 * 16 * result.threads:
+        assert "cp.async.cg.shared.global" in result.ptx  # 16 bytes a thread
     if products:
         wide = capability >= 90 and variant[1] == "_attend_chunks"
         assert ("wgmma.mma_async" if wide else "mma.sync.aligned.m16n8k16") in result.ptx
@@ -165,7 +166,7 @@ def test_the_rest(
 def test_the_programs_of_a_multiprocessor_fit_side_by_side(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PROGRAMS_PER_SM is a promise about shared memory and registers; sm_90 is where it was chosen."""
     c = SHAPES["llama-3.1-8b"]
-    variant = (triton_decode, "_attend", partial(decode, c.kv_heads, c.group, c.head_dim, BF16))
+    variant = (triton_decode, "_attend", partial(decode, c.kv_heads, c.heads // c.kv_heads, c.head_dim, BF16))
     result = build(variant, 90, scratch, monkeypatch)
     assert result.shared_bytes * triton_decode.PROGRAMS_PER_SM <= SHARED_LIMIT[90]
     assert result.registers * result.threads * triton_decode.PROGRAMS_PER_SM <= 65_536

@@ -181,7 +181,7 @@ def test_the_oracle_kernel_can_take_the_fast_ones_place(llama: Llama) -> None:
 
 def test_default_blocks_cover_every_seat_if_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     def blocks(free_bytes: int) -> int:
-        monkeypatch.setattr("engines.reference.kv_pool._free_bytes", lambda device: free_bytes)
+        monkeypatch.setattr("engines.reference.kv_pool.free_bytes", lambda device: free_bytes)
         return default_blocks(
             SHAPES["smollm2-135m"],
             16,

@@ -142,6 +142,7 @@ BROKEN = {
         "tensor blk.1.ffn_up.weight is missing",
     ),
     "a shape that does not fit": (lambda path: _write(path, feed_forward_length=128), "expected [128, 64]"),
+    "no heads": (lambda path: _write(path, **{"attention.head_count": 0}), "the metadata describes no model"),
     "partial rotation": (lambda path: _write(path, **{"rope.dimension_count": 8}), "a part of the head"),
     "an unknown RoPE": (lambda path: _write(path, **{"rope.scaling.type": "yarn"}), "'yarn' is not supported"),
 }

@@ -134,6 +134,9 @@ BROKEN = {
     "neither model.safetensors nor": lambda folder: (folder / "model.safetensors").unlink(),
     "not a readable safetensors file": lambda folder: _truncate(folder / "model.safetensors"),
     "layers.2.input_layernorm.weight is missing": lambda folder: _edit_config(folder, num_hidden_layers=3),
+    "describes no model (invalid literal": lambda folder: _edit_config(folder, hidden_size="wide"),
+    "describes no model (6 heads of 8 over 4 KV heads)": lambda folder: _edit_config(folder, num_key_value_heads=4),
+    "describes no model (layers is 0)": lambda folder: _edit_config(folder, num_hidden_layers=0),
     "is [97, 48], expected [98, 48]": lambda folder: _edit_config(folder, vocab_size=98),
 }
 

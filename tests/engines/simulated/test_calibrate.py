@@ -11,7 +11,7 @@ import pytest
 from engines.base import EngineError
 from engines.scheduling.ledger import LEDGER
 from engines.simulated.calibrate import COLUMNS, MeasuredSteps, calibrate, measured_steps
-from engines.simulated.law import StepLaw, StepShape
+from engines.simulated.law import Origin, StepLaw, StepShape
 from tests.engines.simulated.laws import LAW
 
 
@@ -45,7 +45,7 @@ def _errors(law: StepLaw, truth: StepLaw, seed: int) -> tuple[float, float]:
 
 
 def test_forty_clean_steps_give_the_law_back() -> None:
-    law = calibrate(_steps(40, LAW), source="a run")
+    law = calibrate(_steps(40, LAW), Origin(source="a run"))
     decode, mixed = _errors(law, LAW, seed=1)
     assert decode < 1e-4
     assert mixed < 0.01
@@ -58,7 +58,7 @@ def test_forty_clean_steps_give_the_law_back() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_forty_noisy_steps_are_enough(seed: int) -> None:
-    law = calibrate(_steps(40, LAW, noise=0.05, seed=seed), source="a run")
+    law = calibrate(_steps(40, LAW, noise=0.05, seed=seed), Origin(source="a run"))
     decode, mixed = _errors(law, LAW, seed=100 + seed)
     assert decode < 0.03
     assert mixed < 0.08
@@ -67,14 +67,14 @@ def test_forty_noisy_steps_are_enough(seed: int) -> None:
 def test_noise_does_not_bias_the_total() -> None:
     """A relative fit leans to the short steps; scaled, the summed time of a noisy run is right."""
     noisy = _steps(4000, LAW, noise=0.3)
-    law = calibrate(noisy, source="a run", max_mean_error=1.0)
+    law = calibrate(noisy, Origin(source="a run"), max_mean_error=1.0)
     shapes = zip(noisy.tokens, noisy.rows, noisy.kv, noisy.prefill_kv, noisy.prefill_pairs, strict=True)
     predicted = sum(law.duration_ns(StepShape(*map(int, shape))) for shape in shapes)
     assert predicted == pytest.approx(int(noisy.duration_ns.sum()), rel=1e-3)
 
 
 def test_hold_out_errors_are_told_by_regime() -> None:
-    law = calibrate(_steps(400, LAW, noise=0.05), source="a run")
+    law = calibrate(_steps(400, LAW, noise=0.05), Origin(source="a run"))
     for regime in ("decode", "mixed", "gap"):
         hold_out = law.origin.hold_out[regime]
         assert 0.02 < hold_out.mean < 0.07  # the mean of |N(0, 0.05)| is 0.04
@@ -86,12 +86,12 @@ def test_hold_out_errors_are_told_by_regime() -> None:
 
 def test_steps_that_follow_no_law_are_refused_with_the_error() -> None:
     with pytest.raises(EngineError, match=r"decode steps left out of the fit are predicted \d+% off on average"):
-        calibrate(_steps(100, LAW, noise=1.0), source="runs/x")
+        calibrate(_steps(100, LAW, noise=1.0), Origin(source="runs/x"))
 
 
 def test_too_few_steps_are_refused_with_the_number() -> None:
     with pytest.raises(EngineError, match=r"runs/x: 8 decode steps, at least 10 are needed"):
-        calibrate(_steps(16, LAW), source="runs/x")
+        calibrate(_steps(16, LAW), Origin(source="runs/x"))
 
 
 def test_a_run_with_one_batch_size_warns_that_others_are_a_guess() -> None:
@@ -101,10 +101,10 @@ def test_a_run_with_one_batch_size_warns_that_others_are_a_guess() -> None:
     shapes = zip(np.where(decode, 32, steps.tokens), rows, kv, steps.prefill_kv, steps.prefill_pairs, strict=True)
     durations = np.array([LAW.duration_ns(StepShape(*map(int, shape))) for shape in shapes])
     same = replace(steps, tokens=np.where(decode, 32, steps.tokens), rows=rows, kv=kv, duration_ns=durations)
-    assert calibrate(same, source="x").origin.warnings == (
+    assert calibrate(same, Origin(source="x")).origin.warnings == (
         "decode-only steps had 32 to 32 rows: other batch sizes are extrapolated",
     )
-    assert calibrate(steps, source="x").origin.warnings == ()
+    assert calibrate(steps, Origin(source="x")).origin.warnings == ()
 
 
 def test_graph_buckets_explain_the_steps_between_them() -> None:
@@ -112,10 +112,10 @@ def test_graph_buckets_explain_the_steps_between_them() -> None:
         LAW, row_buckets=(1, 8, 16, 32), decode=msgspec.structs.replace(LAW.decode, row=5e6)
     )
     steps = _steps(200, padded)
-    law = calibrate(steps, source="x", row_buckets=(1, 8, 16, 32))
+    law = calibrate(steps, Origin(source="x"), row_buckets=(1, 8, 16, 32))
     assert law.origin.hold_out["decode"].mean < 1e-4
     assert law.decode.row == pytest.approx(5e6, rel=1e-3)
-    assert calibrate(steps, source="x", max_mean_error=1.0).origin.hold_out["decode"].mean > 0.05
+    assert calibrate(steps, Origin(source="x"), max_mean_error=1.0).origin.hold_out["decode"].mean > 0.05
 
 
 def test_an_old_ledger_is_refused_by_the_names_it_lacks() -> None:

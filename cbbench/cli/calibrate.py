@@ -1,0 +1,89 @@
+"""cbbench calibrate: fit the simulator's step-time law to runs. NumPy and SciPy load inside the command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cbbench.cli.options import DEBUG, takes
+
+if TYPE_CHECKING:
+    from engines.simulated.law import StepLaw
+    from reports.schema import EngineInfo
+
+
+@takes(DEBUG)
+def command(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs of one engine and machine.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: law.json in the first RUN.")
+    ] = None,
+    max_error: Annotated[
+        float, typer.Option(min=0.0, help="Refuse a fit whose mean relative error on steps left out is larger.")
+    ] = 0.25,
+    json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
+    **given: Any,
+) -> int:
+    """Fit the law of a step's time to recorded runs, for --engine simulated --law RUN."""
+    from engines.simulated.calibrate import calibrate, measured_steps, pooled
+    from engines.simulated.law import LAW_FILE, Origin, save_law
+    from reports.folder import read_record, read_run
+
+    engines = [read_run(folder).engine for folder in runs]
+    _check_alike(runs, engines)
+    config = engines[0].config
+    law = calibrate(
+        pooled([measured_steps(read_record(folder).steps) for folder in runs]),
+        Origin(
+            source=", ".join(folder.name for folder in runs),
+            model=engines[0].model,
+            device=engines[0].device,
+            kv_blocks=config.get("kv_blocks"),
+            block_size=config.get("block_size"),
+            max_model_len=config.get("max_model_len"),
+        ),
+        overlapped=engines[0].device == "cuda",
+        row_buckets=tuple(config.get("graph_buckets", ())),
+        max_mean_error=max_error,
+    )
+    path = output or runs[0] / LAW_FILE
+    save_law(law, path)
+    sys.stdout.write(path.read_text(encoding="utf-8") if json else describe(law))
+    print(f"law in {path}", file=sys.stderr)
+    return 0
+
+
+def _check_alike(runs: Sequence[Path], engines: Sequence[EngineInfo]) -> None:
+    from cbbench.config import UsageError
+
+    first = engines[0]
+    for folder, engine in zip(runs, engines, strict=True):
+        if engine.kind != "reference":
+            raise UsageError(f"{folder}: a run of the {engine.kind} engine has no step times of its own to fit")
+        if (engine.model, engine.device) != (first.model, first.device):
+            raise UsageError(f"{folder}: another model or device than {runs[0]}, so its steps follow another law")
+
+
+def describe(law: StepLaw) -> str:
+    """The law and how good it is, for a person."""
+    decode, mixed, gap = law.decode, law.mixed, law.gap
+    lines = [
+        f"decode  {decode.step / 1e6:.3f} ms + {decode.row / 1e3:.1f} us per row + {decode.kv:.1f} ns per KV position",
+        f"mixed   {mixed.step / 1e6:.3f} ms + {mixed.token / 1e3:.1f} us per token "
+        f"(and {mixed.beyond_knee / 1e3:.1f} us beyond {mixed.knee_tokens}) + {mixed.row / 1e3:.1f} us per row",
+        f"        + {mixed.kv:.1f} ns per KV position + {mixed.pair:.2f} ns per (query, key) pair "
+        f"+ {mixed.prefill_kv:.1f} ns per position before a chunk",
+        f"gap     {gap.step / 1e6:.3f} ms + {gap.row / 1e3:.1f} us per row",
+        "errors on steps left out of the fit:",
+    ]
+    for regime, error in law.origin.hold_out.items():
+        errors = f"mean {error.mean:.1%}, P95 {error.p95:.1%}, summed time {error.total:+.1%}"
+        lines.append(f"  {regime:6}  {errors}, {error.steps} steps")
+    ranges = (f"{low} to {high} {name}" for name, (low, high) in law.origin.fitted_on.items())
+    lines.append(f"fitted on {', '.join(ranges)} per step; beyond that it is extrapolation")
+    lines += [f"warning: {warning}" for warning in law.origin.warnings]
+    return "\n".join(lines) + "\n"

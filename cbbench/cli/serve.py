@@ -1,0 +1,83 @@
+"""cbbench serve: the reference engine behind the OpenAI API."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cbbench.cli.options import DEBUG, ENGINE, PREFILL, RUN_OPTIONS, SCHEDULER, takes
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from cbbench.config import RunConfig
+    from engines.serve.server import Server
+
+_PANELS = (ENGINE, SCHEDULER, PREFILL)
+_OF_OTHER_ENGINES = ("engine", "url")
+
+
+def _served(parameter: Any) -> bool:
+    """Whether an option of `run` is a setting of the engine that is served here."""
+    panel = parameter.annotation.__metadata__[0].rich_help_panel
+    return panel in _PANELS and parameter.name not in _OF_OTHER_ENGINES
+
+
+@takes(*filter(_served, RUN_OPTIONS), DEBUG)
+def command(
+    host: Annotated[
+        str, typer.Option(metavar="NAME", help="Address to listen at; the default is reached from this machine alone.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", help="Port to listen at; 0 takes a free one.")] = 8000,
+    served_model_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What clients call the model. Default: the value of --model.")
+    ] = None,
+    drain: Annotated[
+        float,
+        typer.Option(
+            metavar="S", min=0, help="When told to stop: let what runs end for this many seconds, then break it off."
+        ),
+    ] = 30.0,
+    **given: Any,
+) -> int:
+    """Serve the engine over HTTP like OpenAI: completions, chats, models, health and Prometheus metrics."""
+    from cbbench.config import build_config
+    from engines.serve.server import bind
+
+    config = build_config({key: value for key, value in given.items() if key != "debug" and value is not None})
+    with bind(host, port) as bound:
+        server = _build(config, served_model_name or config.model)
+        return _run(server, bound, drain, f"{config.mode} · {served_model_name or config.model}")
+
+
+def _build(config: RunConfig, name: str) -> Server:
+    from cbbench.experiment.bench import BUDGET_TOKENS, Bench
+    from engines.reference.engine import default_kv_blocks
+    from engines.serve.reference import reference_server
+
+    bench = Bench(config)
+    context = bench.context_tokens(config)
+    blocks = config.kv_blocks or default_kv_blocks(
+        bench.model, block_size=config.block_size, max_num_seqs=config.max_num_seqs, max_model_len=context
+    )
+    budget = config.max_num_batched_tokens or max(BUDGET_TOKENS[bench.model.device], config.max_num_seqs)
+    scheduler = config.scheduler(kv_blocks=blocks, max_model_len=context, max_num_batched_tokens=budget)
+    return reference_server(bench.model, scheduler, name=name, random_weights=config.weights == "random")
+
+
+def _run(server: Server, bound: socket, drain_s: float, title: str) -> int:
+    import asyncio
+    import signal
+
+    async def until_told() -> None:
+        loop = asyncio.get_running_loop()
+        for one in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(one, server.stop)
+        host, port = bound.getsockname()[:2]
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        await server.run(bound, drain_s, ready=lambda: print(f"{title} at {url}/v1 (Ctrl-C stops)", file=sys.stderr))
+
+    asyncio.run(until_told())
+    return 0

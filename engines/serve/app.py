@@ -1,0 +1,249 @@
+"""The HTTP side: the OpenAI API's endpoints over an EngineThread. All of it runs on the event loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import time
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from aiohttp import web
+
+from engines.scheduling.request import Request
+from engines.serve.answer import Answer, event, usage
+from engines.serve.asked import (
+    COMPLETION_TOKENS,
+    Asked,
+    Body,
+    ChatBody,
+    CompletionBody,
+    asked_of,
+    decode,
+    plain_messages,
+    single_prompt,
+)
+from engines.serve.chat import TemplateError
+from engines.serve.engine import EngineThread
+from engines.serve.load_text import TextSide
+from engines.serve.metrics import Metrics
+from engines.serve.refusal import Refusal
+from engines.serve.stream import Stream
+from engines.serve.text import Text
+
+BODY_BYTES = 64 << 20  # a prompt of a million token ids fits
+SHORT_CHARACTERS = 4096  # up to here, turning text into tokens takes less than a millisecond
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the API says of the model."""
+
+    name: str
+    vocab: int
+    max_model_len: int
+    kv_tokens: int  # positions the whole KV pool holds
+
+
+def make_app(api: Api) -> web.Application:
+    app = web.Application(middlewares=[errors_as_json], client_max_size=BODY_BYTES)
+    app.router.add_get("/health", api.health)
+    app.router.add_get("/metrics", api.metrics)
+    app.router.add_get("/v1/models", api.models)
+    app.router.add_post("/v1/completions", api.completions)
+    app.router.add_post("/v1/chat/completions", api.chat)
+    return app
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except Refusal as refusal:
+        problem = refusal
+    except web.HTTPException as error:
+        problem = Refusal(error.status, f"{request.method} {request.path}: {error.reason}")
+    except ConnectionError:
+        raise  # the client has gone
+    except Exception:
+        traceback.print_exc(file=sys.stderr)
+        problem = Refusal(500, "internal error; the server's log has the traceback")
+    return _json(problem.body(), status=problem.status)
+
+
+class Api:
+    def __init__(self, engine: EngineThread, text: TextSide, served: Served, metrics: Metrics) -> None:
+        self._engine = engine
+        self._text = text
+        self._served = served
+        self._metrics = metrics
+        self._indices = itertools.count()
+        self._started_s = int(time.time())
+
+    async def health(self, request: web.Request) -> web.Response:
+        return web.Response(status=200 if self._engine.ready else 503)
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    async def models(self, request: web.Request) -> web.Response:
+        model = {
+            "id": self._served.name,
+            "object": "model",
+            "created": self._started_s,
+            "owned_by": "cbbench",
+            "max_model_len": self._served.max_model_len,
+        }
+        return _json({"object": "list", "data": [model]})
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        arrived_ns = self._engine.now_ns()
+        body = decode(await request.read(), CompletionBody)
+        prompt = single_prompt(body.prompt)
+        if isinstance(prompt, str):
+            prompt = await self._tokens(prompt, raw=True)
+        asked = asked_of(body, prompt, body.max_tokens or COMPLETION_TOKENS)
+        answer = Answer("completions", self._served.name, asked.include_usage)
+        return await self._answer(request, body, asked, answer, arrived_ns)
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        arrived_ns = self._engine.now_ns()
+        body = decode(await request.read(), ChatBody)
+        if self._text.template is None:
+            raise Refusal(400, "the model has no chat template; use /v1/completions", param="messages")
+        try:
+            rendered = self._text.template.render(plain_messages(body.messages))
+        except TemplateError as error:
+            raise Refusal(400, str(error), param="messages") from None
+        prompt = await self._tokens(rendered, raw=False)
+        room = min(self._served.max_model_len, self._served.kv_tokens + 1) - len(prompt)
+        asked = asked_of(body, prompt, body.max_completion_tokens or body.max_tokens or max(room, 1))
+        answer = Answer("chat", self._served.name, asked.include_usage)
+        return await self._answer(request, body, asked, answer, arrived_ns)
+
+    async def _tokens(self, text: str, *, raw: bool) -> list[int]:
+        if len(text) <= SHORT_CHARACTERS:
+            return self._text.tokenizer.encode(text, raw=raw)
+        return await asyncio.to_thread(self._text.tokenizer.encode, text, raw=raw)
+
+    async def _answer(
+        self, http: web.Request, body: Body, asked: Asked, answer: Answer, arrived_ns: int
+    ) -> web.StreamResponse:
+        self._check(body, asked)
+        text = Text(self._text.tokenizer.token_bytes, asked.stops, asked.min_tokens)
+        async with self._opened(asked, arrived_ns) as stream:
+            if asked.stream:
+                return await _streamed(http, stream, text, answer)
+            shown = "".join([piece async for piece in _pieces(stream, text)])
+            used = usage(len(asked.prompt), text.output_tokens)
+            return _json(answer.whole(shown, _finish_reason(stream, text), used))
+
+    def _check(self, body: Body, asked: Asked) -> None:
+        name, prompt = self._served.name, asked.prompt
+        if body.model is not None and body.model != name:
+            text = f"model: {body.model!r} is not served here, {name!r} is"
+            raise Refusal(404, text, param="model", code="model_not_found")
+        if not prompt:
+            raise Refusal(400, "prompt: is empty", param="prompt")
+        if min(prompt) < 0 or max(prompt) >= self._served.vocab:
+            raise Refusal(400, f"prompt: token ids are 0 to {self._served.vocab - 1}", param="prompt")
+        if not self._engine.ready:
+            raise Refusal(503, "the server is shutting down")
+
+    @asynccontextmanager
+    async def _opened(self, asked: Asked, arrived_ns: int) -> AsyncIterator[Stream]:
+        """The engine works on it until the block is left, however that happens: also when the client has gone."""
+        request = Request(
+            next(self._indices),
+            len(asked.prompt),
+            asked.max_tokens,
+            prompt=np.array(asked.prompt, dtype=np.int32),
+            tenant=asked.tenant,
+            priority=asked.priority,
+            scheduled_ns=arrived_ns,
+            sent_ns=arrived_ns,
+            ignore_eos=asked.ignore_eos or asked.min_tokens > 0,  # the engine's thread turns it off in time
+            sampling=asked.sampling,
+        )
+        stream = self._engine.open(request, 0 if asked.ignore_eos else asked.min_tokens)
+        try:
+            yield stream
+        finally:
+            self._engine.cancel(stream)
+
+
+async def _streamed(http: web.Request, stream: Stream, text: Text, answer: Answer) -> web.StreamResponse:
+    """Headers go out with the first token: a request that is rejected before it gets its status code."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+
+    async def write(events: bytes) -> None:
+        if not response.prepared:
+            await response.prepare(http)
+            events = answer.opening() + events
+        await response.write(events)
+
+    try:
+        async for piece in _pieces(stream, text):
+            await write(answer.piece(piece))
+        used = usage(stream.request.prompt_tokens, text.output_tokens)
+        await write(answer.finish(_finish_reason(stream, text)) + answer.closing(used))
+    except Refusal as refusal:
+        if not response.prepared:
+            raise
+        await response.write(event(refusal.body()))
+    await response.write_eof()
+    return response
+
+
+async def _pieces(stream: Stream, text: Text) -> AsyncIterator[str]:
+    """The answer's text as it comes, a piece for each time there were tokens, even if it is empty.
+
+    Raises Refusal where the engine gave up on the request.
+    """
+    while not (stream.ended or text.stopped):
+        tokens = await stream.news()
+        piece = _pushed(text, tokens)
+        if stream.ended and not text.stopped:
+            piece += text.end()
+        if tokens or piece:
+            yield piece
+    if not text.stopped:
+        _raise_if_failed(stream)
+
+
+def _pushed(text: Text, tokens: Sequence[int]) -> str:
+    shown = ""
+    for token in tokens:
+        shown += text.push(token)
+        if text.stopped:
+            break
+    return shown
+
+
+def _finish_reason(stream: Stream, text: Text) -> str:
+    return "stop" if text.stopped else str(stream.request.finish_reason)
+
+
+def _raise_if_failed(stream: Stream) -> None:
+    reason, error = stream.request.finish_reason, stream.request.error
+    if reason in ("stop", "length"):
+        return
+    if reason == "rejected" and stream.refused:
+        raise Refusal(400, f"this can never run here: {error}", param="max_tokens", code="context_length_exceeded")
+    if reason == "rejected":
+        raise Refusal(429, f"rejected under load: {error}", code="rate_limit_exceeded")
+    if reason == "aborted":
+        raise Refusal(503, "the server is shutting down")
+    raise Refusal(500, "the engine died")
+
+
+def _json(content: Any, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(content), status=status, content_type="application/json")

@@ -1,0 +1,151 @@
+"""EngineThread: the one thread that owns scheduler and executor, and what the event loop's thread may ask of it.
+
+      event loop's thread                                    engine's thread
+    open, cancel ────────► Inbox ─── poll, before each step ──────►  drive
+    Stream.push  ◄──────── call_soon_threadsafe(Step), once a step ──  take
+
+Neither ever waits for the other: the engine leaves its news behind and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from engines.scheduling.request import Request
+from engines.scheduling.scheduler import Outcome
+from engines.serve.inbox import Inbox
+from engines.serve.loop import Runtime, drive
+from engines.serve.stream import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0  # share of the KV blocks in use or promised
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step, an abort or a rejection changed."""
+
+    at_ns: int
+    tokens: list[tuple[Stream, int]]
+    ended: list[Stream]
+    load: Load
+    preempted: int
+
+
+@dataclass(slots=True)
+class _State:
+    """The engine thread's own."""
+
+    streams: dict[int, Stream] = field(default_factory=dict)  # of unfinished requests
+    load: Load = field(default_factory=Load)
+
+
+class EngineThread:
+    """Everything public is for the event loop's thread."""
+
+    def __init__(self, runtime: Runtime, *, kv_blocks: int, on_step: Callable[[Step], None]) -> None:
+        """on_step: called on the event loop's thread, before the streams hear of the step."""
+        self._runtime = runtime
+        self._kv_blocks = kv_blocks
+        self._on_step = on_step
+        self._inbox = Inbox(runtime.clock.wake)
+        self._stopping = threading.Event()
+        self._open: set[Stream] = set()
+        self._state = _State()
+        self.draining = False
+
+    def start(self) -> None:
+        """On the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[BaseException | None] = self._loop.create_future()  # what the engine died of
+        threading.Thread(target=self._run, name="engine", daemon=True).start()
+
+    @property
+    def ready(self) -> bool:
+        return not self.draining and not self.done.done()
+
+    def now_ns(self) -> int:
+        """The clock of every time in a request."""
+        return self._runtime.clock.now_ns()
+
+    def open(self, request: Request, min_tokens: int = 0) -> Stream:
+        stream = Stream(request, min_tokens)
+        self._open.add(stream)
+        self._inbox.put(stream)
+        return stream
+
+    def cancel(self, stream: Stream) -> None:
+        """Nobody reads it any more. Seat and blocks are free before the next step, if it has not ended already."""
+        if stream in self._open:
+            self._open.discard(stream)
+            self._inbox.abort(stream.request.index)
+
+    async def stop(self, drain_s: float) -> None:
+        """Take nothing new, let what runs end for `drain_s`, then abort it."""
+        self.draining = True
+        self._inbox.close()
+        await asyncio.wait([self.done], timeout=drain_s)
+        self.hurry()
+        await self.done
+
+    def hurry(self) -> None:
+        """Abort what runs, now."""
+        self._stopping.set()
+        self._inbox.close()
+
+    def _publish(self, step: Step) -> None:
+        self._on_step(step)
+        for stream, token in step.tokens:
+            stream.last_ns = step.at_ns
+            stream.push(token)
+        for stream in step.ended:
+            self._open.discard(stream)
+            stream.end()
+
+    def _finish(self, error: BaseException | None) -> None:
+        self.done.set_result(error)
+        for stream in self._open:
+            stream.end()
+        self._open.clear()
+
+    # -- the engine's thread -------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            drive(self._runtime, self._inbox, self._accept, self._take, self._stopping.is_set)
+        except BaseException as died:
+            error = died
+        self._loop.call_soon_threadsafe(self._finish, error)
+
+    def _accept(self, stream: Stream) -> None:
+        self._state.streams[stream.request.index] = stream
+
+    def _take(self, outcome: Outcome, now_ns: int) -> None:
+        state, row = self._state, outcome.ledger_row
+        tokens = []
+        for request in outcome.delivered:
+            stream = state.streams[request.index]
+            assert request.tokens is not None
+            tokens.append((stream, int(request.tokens[request.prompt_tokens + request.output_tokens - 1])))
+            if request.output_tokens == stream.min_tokens:
+                request.ignore_eos = False
+        ended = [state.streams.pop(request.index) for request in outcome.finished]
+        for stream in ended:
+            stream.refused = row is None and stream.request.finish_reason == "rejected"
+        if row is not None:
+            free = int(row["kv_free_blocks"]) + int(row["kv_cached_blocks"])
+            state.load = Load(int(row["running"]), int(row["waiting"]), 1 - free / self._kv_blocks)
+        if self._runtime.scheduler.idle:
+            state.load = Load()
+        elif row is None and not ended:
+            return
+        preempted = 0 if row is None else int(row["preempted"])
+        self._loop.call_soon_threadsafe(self._publish, Step(now_ns, tokens, ended, state.load, preempted))

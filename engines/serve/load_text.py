@@ -1,0 +1,91 @@
+"""load_text: a model's tokenizer and chat template, from wherever its weights come."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from engines.base import EngineError
+from engines.serve.chat import PLAIN, ChatTemplate
+from engines.serve.gguf_header import read_header
+from engines.serve.gguf_tokens import build_tokenizer
+from engines.serve.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer
+
+SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+@dataclass(frozen=True)
+class TextSide:
+    """How a model reads and writes text."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None  # None: the model takes no chats
+
+
+def load_text(path: Path | None) -> TextSide:
+    """path: a GGUF file or a Hugging Face folder; None for random weights. EngineError for what cannot be read."""
+    if path is None:
+        return TextSide(ByteTokenizer(), ChatTemplate(PLAIN))
+    return _from_folder(path) if path.is_dir() else _from_gguf(path)
+
+
+def _from_gguf(path: Path) -> TextSide:
+    header = read_header(path)
+    pieces = header.get("tokenizer.ggml.tokens")
+    if pieces is None:
+        raise EngineError(f"{path}: the file holds no tokenizer")
+    source = header.get("tokenizer.chat_template")
+    named = {"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token": "padding_token_id"}
+    special = {
+        name: pieces[header[f"tokenizer.ggml.{key}"]]
+        for name, key in named.items()
+        if f"tokenizer.ggml.{key}" in header
+    }
+    template = ChatTemplate(source, special) if source else None
+    return TextSide(FileTokenizer(build_tokenizer(path, header)), template)
+
+
+def _from_folder(folder: Path) -> TextSide:
+    file = folder / "tokenizer.json"
+    if not file.exists():
+        raise EngineError(f"{folder}: tokenizer.json is not there, and serving needs it")
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises plain Exception
+        raise EngineError(f"{file}: not a readable tokenizer ({str(error).splitlines()[0]})") from None
+    settings = _settings(folder / "tokenizer_config.json")
+    source = _template_source(folder, settings)
+    special = {name: _content(settings[name]) for name in SPECIAL_NAMES if settings.get(name)}
+    return TextSide(FileTokenizer(tokenizer), ChatTemplate(source, special) if source else None)
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    if not file.exists():
+        return {}
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        settings = None
+    if not isinstance(settings, dict):
+        raise EngineError(f"{file}: not readable JSON")
+    return settings
+
+
+def _template_source(folder: Path, settings: dict[str, Any]) -> str | None:
+    """In a file of its own, or in the settings: one template, or a list of named ones."""
+    own = folder / "chat_template.jinja"
+    if own.exists():
+        return own.read_text(encoding="utf-8")
+    source = settings.get("chat_template")
+    if isinstance(source, list):
+        source = next((one.get("template") for one in source if one.get("name") == "default"), None)
+    return source if isinstance(source, str) else None
+
+
+def _content(token: Any) -> str:
+    """A special token in the settings: its text, or an object around it."""
+    return str(token.get("content", "")) if isinstance(token, dict) else str(token)

@@ -1,0 +1,78 @@
+"""serve: from a socket that is bound to the last stream's end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from engines.base import EngineError
+from engines.serve.app import Api, Served, make_app
+from engines.serve.engine import EngineThread
+from engines.serve.load_text import TextSide
+from engines.serve.loop import Runtime
+from engines.serve.metrics import Metrics
+
+GRACE_S = 2.0  # for handlers to write their last words, once the engine has ended
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that is ours but does not listen yet: whether the port is free is known before the model is loaded."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (socket.gaierror, OverflowError) as error:
+        raise EngineError(f"--host {host} --port {port}: {error}") from None
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise EngineError(f"--port {port}: cannot listen at {host}: {error.strerror}") from None
+    return bound
+
+
+class Server:
+    """Made on any thread; `run` is for one event loop, once."""
+
+    def __init__(self, runtime: Runtime, text: TextSide, served: Served, *, kv_blocks: int) -> None:
+        metrics = Metrics(served.name)
+        self.engine = EngineThread(runtime, kv_blocks=kv_blocks, on_step=metrics.take)
+        self._api = Api(self.engine, text, served, metrics)
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """End in good order; called once more, end at once. On the event loop's thread."""
+        if self._stop.is_set():
+            self.engine.hurry()
+        self._stop.set()
+
+    async def run(self, bound: socket.socket, drain_s: float, ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until `stop`, then let what runs end for `drain_s`. EngineError where the engine dies.
+
+        ready: called when the first request may come.
+        """
+        self.engine.start()
+        runner = web.AppRunner(
+            make_app(self._api),
+            access_log=None,
+            handler_cancellation=True,  # a handler ends when its client goes, even if it has nothing to write
+            shutdown_timeout=GRACE_S,
+        )
+        await runner.setup()
+        site = web.SockSite(runner, bound)
+        try:
+            await site.start()
+            ready()
+            stopped: asyncio.Future[Any] = asyncio.ensure_future(self._stop.wait())
+            await asyncio.wait([stopped, self.engine.done], return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
+            await site.stop()  # new connections are refused from here on
+        finally:
+            await self.engine.stop(drain_s)
+            await runner.cleanup()
+        if (error := self.engine.done.result()) is not None:
+            raise EngineError(f"the engine died: {type(error).__name__}: {error}", exit_code=1) from error

@@ -1,0 +1,51 @@
+"""Text: tokens in, text out, one token at a time. Never half a character, and never a stop string."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Sequence
+
+
+class Text:
+    """The text of one answer as it grows."""
+
+    def __init__(self, token_bytes: Callable[[int], bytes], stops: Sequence[str] = (), min_tokens: int = 0) -> None:
+        """min_tokens: text of the tokens before it is not searched for stop strings."""
+        self._token_bytes = token_bytes
+        self._stops = stops
+        self._min_tokens = min_tokens
+        # Holds back at most the three bytes that may begin a character; what can never become one is U+FFFD at once.
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._held = ""  # may be the beginning of a stop string
+        self.output_tokens = 0
+        self.stopped = False  # a stop string was found: it and all behind it is cut off
+
+    def push(self, token: int) -> str:
+        """The text that can be shown now; it may be none."""
+        self.output_tokens += 1
+        fresh = self._decode(self._token_bytes(token))
+        if not self._stops or self.output_tokens < self._min_tokens:
+            return fresh
+        return self._search(self._held + fresh)
+
+    def end(self) -> str:
+        """The text held back, as no more tokens come. A character that was never completed is U+FFFD."""
+        rest, self._held = self._held + self._decode(b"", True), ""
+        return rest
+
+    def _search(self, text: str) -> str:
+        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            self._held = ""
+            self._decode(b"", True)
+            return text[: min(found)]
+        shown = len(text) - max(_overlap(text, stop) for stop in self._stops)
+        self._held = text[shown:]
+        return text[:shown]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`."""
+    longest = min(len(text), len(stop) - 1)
+    return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)

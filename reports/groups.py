@@ -1,0 +1,93 @@
+"""The numbers of a run for parts of its requests: by tenant, by priority, by the bucket of their prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from engines.base import MISSING, RunRecord
+from reports.metrics import PER_REQUEST, BoolArray, RequestTimes
+from reports.quantiles import FloatArray, distribution
+from reports.schema import Group, GroupLatency
+from reports.service import OUTPUT_WEIGHT, PROMPT_WEIGHT, service_gap_tokens, waits_ns
+from workloads.plan import IntColumn
+
+
+class Groups:
+    """Splits one run. Every split is empty unless it has two parts or more: one part is the run itself.
+
+    Columns are in order of sending, as in `times`, unless they say otherwise.
+    """
+
+    def __init__(self, record: RunRecord, times: RequestTimes, window_s: float) -> None:
+        self._record = record
+        self._times = times
+        self._window_s = window_s
+        self._tenants = sorted({row.tenant for row in record.rows})
+
+    def by_tenant(self) -> dict[str, Group]:
+        return self._split(self._tenant_of_row[self._times.row], self._tenants)
+
+    def by_priority(self) -> dict[str, Group]:
+        """The most urgent first."""
+        priorities, which = np.unique(self._record.column("priority")[self._times.row], return_inverse=True)
+        return self._split(which.reshape(-1), [str(one) for one in priorities.tolist()])
+
+    def by_prompt_bucket(self, edges: Sequence[int]) -> dict[str, Group]:
+        """edges: the longest prompt of each bucket but the last, ascending. Buckets without a request are left out."""
+        if not edges:
+            return {}
+        between = [f"{shorter + 1} to {edge}" for shorter, edge in pairwise(edges)]
+        names = [f"up to {edges[0]}", *between, f"over {edges[-1]}"]
+        return self._split(np.searchsorted(edges, self._times.prompt_tokens), names)
+
+    def service_gap_tokens(self) -> float | None:
+        if len(self._tenants) < 2:
+            return None
+        return service_gap_tokens(self._record, self._times.event_ns, self._tenant_of_row, len(self._tenants))
+
+    def _split(self, which: IntColumn, names: Sequence[str]) -> dict[str, Group]:
+        counts = np.bincount(which, minlength=len(names))
+        if np.count_nonzero(counts) < 2:
+            return {}
+        return {name: self._group(which == index) for index, name in enumerate(names) if counts[index]}
+
+    def _group(self, members: BoolArray) -> Group:
+        times, window_s = self._times, self._window_s
+        completed = times.completed & members
+        waited = self._waited_ms[members]
+        return Group(
+            requests=int(members.sum()),
+            completed=int(completed.sum()),
+            failed=int((times.failed & members).sum()),
+            request_per_s=int(completed.sum()) / window_s if window_s > 0 else None,
+            output_token_per_s=int(times.output_tokens[completed].sum()) / window_s if window_s > 0 else None,
+            latency=GroupLatency(**{name: distribution(times.latency(name)[members]) for name in PER_REQUEST}),
+            max_wait_ms=None if np.isnan(waited).all() else float(np.nanmax(waited)),
+            preemptions=int(self._preemptions[members].sum()),
+            service_tokens=int(self._service_tokens[members].sum()),
+        )
+
+    @cached_property
+    def _tenant_of_row(self) -> IntColumn:
+        """In order of the record."""
+        index = {name: at for at, name in enumerate(self._tenants)}
+        return np.array([index[row.tenant] for row in self._record.rows], dtype=np.int64)
+
+    @cached_property
+    def _waited_ms(self) -> FloatArray:
+        begin, end = waits_ns(self._record)
+        return np.where(begin == MISSING, np.nan, (end - begin) / 1e6)[self._times.row]
+
+    @cached_property
+    def _preemptions(self) -> IntColumn:
+        return self._record.column("preemptions")[self._times.row]
+
+    @cached_property
+    def _service_tokens(self) -> IntColumn:
+        times = self._times
+        served = PROMPT_WEIGHT * times.prompt_tokens + OUTPUT_WEIGHT * times.output_tokens
+        return np.where(times.first_ns == MISSING, 0, served)

@@ -1,0 +1,50 @@
+"""The splits of a run: a small table for each, and how evenly the tenants were served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from reports.render.words import number
+from reports.schema import Group, Summary
+
+
+def group_views(summary: Summary, open_loop: bool) -> list[RenderableType]:
+    """A table for each split that there is, and what its columns mean; nothing where there is none.
+
+    In open loop, latencies are from the scheduled time, as they are judged there.
+    """
+    splits = (
+        ("tenant", summary.by_tenant),
+        ("priority", summary.by_priority),
+        ("prompt", summary.by_prompt_bucket),
+    )
+    views: list[RenderableType] = [group_table(name, groups, open_loop) for name, groups in splits if groups]
+    if not views:
+        return []
+    start = ", TTFT from the scheduled time" if open_loop else ""
+    words = f"Times in ms{start}; wait is the longest for a first seat; service is prompt + 2 × output tokens."
+    gap = summary.service_gap_tokens
+    if gap is not None:
+        words += (
+            f"\nservice gap between tenants: {number(gap)} tokens, the most by which one got ahead of another while "
+            "both had requests waiting"
+        )
+    return [*views, Text(words)]
+
+
+def group_table(name: str, groups: Mapping[str, Group], open_loop: bool) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(name)
+    for column in ("done", "TTFT p50", "TTFT p99", "TPOT p99", "wait", "tok/s", "preempted", "service"):
+        table.add_column(column, justify="right")
+    for label, one in groups.items():
+        latency = one.latency
+        first = latency.ttft_sched_ms if open_loop else latency.ttft_ms
+        times = (first.p50, first.p99, latency.tpot_ms.p99, one.max_wait_ms, one.output_token_per_s)
+        done = f"{one.completed:,}" if one.completed == one.requests else f"{one.completed:,}/{one.requests:,}"
+        table.add_row(label, done, *map(number, times), f"{one.preemptions:,}", f"{one.service_tokens:,}")
+    return table

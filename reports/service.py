@@ -1,0 +1,102 @@
+"""How evenly tenants are served: who waits when, and how far one gets ahead of another meanwhile.
+
+Service is counted as by the Virtual Token Counter (Sheng et al., OSDI 2024): a prompt token is worth 1 and is served
+with the first token of the answer, an output token is worth 2 and is served when it comes. A fair scheduler keeps
+|W_a(t1, t2) - W_b(t1, t2)|, the difference of what two tenants got between t1 and t2, within a bound that does not grow
+with t2 - t1, as long as both have somebody waiting.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engines.base import MISSING, RunRecord
+from reports.metrics import event_owner
+from reports.quantiles import FloatArray
+from workloads.plan import IntColumn
+
+PROMPT_WEIGHT, OUTPUT_WEIGHT = 1, 2
+MOST_MOMENTS = 1 << 17  # at which the service is compared; a run with more moments is compared at evenly chosen ones
+
+
+def waits_ns(record: RunRecord) -> tuple[IntColumn, IntColumn]:
+    """(begin, end) of every request's wait for its first seat, in order of the record; begin is MISSING where it never
+    reached the engine.
+
+    In process: from when it was submitted to when the step was planned that seated it. Elsewhere seats are not to be
+    seen, so from when it was sent to its first token. A request that got neither waited until it ended.
+    """
+    ended = record.column_ns("end")
+    admitted = np.fromiter((row.stints[0].admitted if row.stints else 0 for row in record.rows), np.int64, len(record))
+    if not admitted.any():
+        first = record.column_ns("first")
+        return record.column_ns("sent"), np.where(first == MISSING, ended, first)
+    # A crash may lose the last steps of the ledger, and with them the moment.
+    known = (admitted > 0) & (admitted <= record.steps.shape[0])
+    until = ended.copy()
+    until[known] = record.steps["now_ns"][admitted[known] - 1]
+    return record.column_ns("submitted"), until
+
+
+def service_gap_tokens(record: RunRecord, event_ns: IntColumn, tenant: IntColumn, tenants: int) -> float | None:
+    """The most service by which one tenant got ahead of another within a time in which both had somebody waiting.
+
+    event_ns  of every token event of the record
+    tenant    index of every request of the record
+    None where no two tenants ever waited at the same time.
+    """
+    begin, end = waits_ns(record)
+    reached = begin != MISSING
+    waiting = [
+        overlaps(begin[reached & (tenant == one)], end[reached & (tenant == one)], depth=1) for one in range(tenants)
+    ]
+    moments, served = _served(record, event_ns, tenant, tenants)
+    gaps = []
+    for one, other in combinations(range(tenants), 2):
+        begins, ends = (np.concatenate(sides) for sides in zip(waiting[one], waiting[other], strict=True))
+        gaps.append(_widest(moments, served[one] - served[other], *overlaps(begins, ends, depth=2)))
+    return max((gap for gap in gaps if gap is not None), default=None)
+
+
+def overlaps(begin: IntColumn, end: IntColumn, depth: int) -> tuple[IntColumn, IntColumn]:
+    """(begin, end) of the stretches in which at least `depth` of the intervals hold; those that touch become one."""
+    at, change = np.concatenate([begin, end]), np.repeat([1, -1], begin.shape[0])
+    order = np.lexsort((-change, at))
+    at, inside = at[order], np.cumsum(change[order]) >= depth
+    before = np.concatenate([[False], inside[:-1]])
+    begin, end = at[inside & ~before], at[before & ~inside]
+    return begin[end > begin], end[end > begin]
+
+
+def _served(
+    record: RunRecord, event_ns: IntColumn, tenant: IntColumn, tenants: int
+) -> tuple[IntColumn, NDArray[np.float64]]:
+    """(moments, service[tenants, moments] that each tenant got up to and including each moment)."""
+    owner = event_owner(record)
+    at, count = record.column("events_at"), record.column("events")
+    # Events of a request share its output tokens evenly: a server may send several tokens in one event.
+    worth = (OUTPUT_WEIGHT * record.column("output_tokens") / np.maximum(count, 1))[owner]
+    streamed = count > 0
+    worth[at[streamed]] += PROMPT_WEIGHT * record.column("prompt_tokens")[streamed]
+    owned = owner >= 0
+    moments, which = np.unique(event_ns[owned], return_inverse=True)
+    stride = max(1, -(-moments.shape[0] // MOST_MOMENTS))
+    moments = np.append(moments[stride - 1 : -1 : stride], moments[-1:])
+    cell = tenant[owner[owned]] * moments.shape[0] + which.reshape(-1) // stride
+    service = np.bincount(cell, weights=worth[owned], minlength=tenants * moments.shape[0])
+    return moments, service.reshape(tenants, -1).cumsum(axis=1)
+
+
+def _widest(moments: IntColumn, ahead: FloatArray, begin: IntColumn, end: IntColumn) -> float | None:
+    """The largest change of `ahead` within any of the stretches, both ends included. None without a stretch."""
+    if not begin.shape[0]:
+        return None
+    ahead = np.concatenate([[0.0], ahead, [0.0]])  # [k]: after k moments; the last is never looked at
+    low, high = np.searchsorted(moments, begin, side="right"), np.searchsorted(moments, end, side="right")
+    # reduceat works on the stretch between two neighbouring indices, so every other result is one of ours.
+    bounds = np.stack([low, high + 1], axis=1).reshape(-1)
+    reach = np.maximum.reduceat(ahead, bounds) - np.minimum.reduceat(ahead, bounds)
+    return float(reach[::2].max())

@@ -1,0 +1,214 @@
+"""Every endpoint over a real socket, on an executor that repeats its prompt: answers, streams and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.engines.serve.serving import EOS, Running, echoing, ids
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with echoing() as (running, _):
+        yield running
+
+
+def test_health_and_models(server: Running) -> None:
+    assert server.get("/health")[0] == 200
+    status, text = server.get("/v1/models")
+    assert status == 200
+    assert '"id":"echo"' in text
+    assert '"max_model_len":512' in text
+
+
+def test_a_completion_of_text(server: Running) -> None:
+    status, answer = server.post(COMPLETIONS, {"model": "echo", "prompt": "hello", "max_tokens": 7})
+    assert status == 200
+    assert answer["object"] == "text_completion"
+    assert answer["id"].startswith("cmpl-")
+    assert answer["model"] == "echo"
+    assert answer["choices"] == [{"index": 0, "text": "hellohe", "logprobs": None, "finish_reason": "length"}]
+    assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
+
+
+@pytest.mark.parametrize("prompt", [ids("ab"), [ids("ab")], ["ab"]])
+def test_token_ids_and_lists_of_one(server: Running, prompt: Any) -> None:
+    assert server.complete(prompt, max_tokens=3)["text"] == "aba"
+
+
+def test_the_default_is_sixteen_tokens(server: Running) -> None:
+    assert server.complete("ab")["usage"]["completion_tokens"] == 16
+
+
+def test_a_completion_as_a_stream(server: Running) -> None:
+    body = {"prompt": "abc", "max_tokens": 3, "stream_options": {"include_usage": True}}
+    *chunks, usage, done = server.events(COMPLETIONS, body)
+    assert done == "[DONE]"
+    assert usage["choices"] == []
+    assert usage["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+    assert {chunk["id"] for chunk in chunks} == {usage["id"]}
+    assert all(chunk["usage"] is None and chunk["object"] == "text_completion" for chunk in chunks)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "abc"
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+
+
+def test_a_chat(server: Running) -> None:
+    status, answer = server.post(CHAT, {"messages": HI, "max_tokens": 8})
+    assert status == 200
+    assert answer["object"] == "chat.completion"
+    assert answer["id"].startswith("chatcmpl-")
+    (choice,) = answer["choices"]
+    assert choice["message"] == {"role": "assistant", "content": "user: hi"}
+    assert choice["finish_reason"] == "length"
+    assert answer["usage"]["prompt_tokens"] == len("user: hi\nassistant:")
+
+
+def test_a_chat_as_a_stream(server: Running) -> None:
+    """A role, then content, then a finish reason, then the end; no usage where none was asked for."""
+    first, *content, finish, done = server.events(CHAT, {"messages": HI, "max_tokens": 4})
+    assert done == "[DONE]"
+    assert first["object"] == "chat.completion.chunk"
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in content) == "user"
+    assert finish["choices"][0] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length"}
+    assert not any("usage" in chunk for chunk in (first, *content, finish))
+
+
+def test_a_chat_may_fill_the_context_and_its_content_may_be_parts(server: Running) -> None:
+    messages = [{"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]}]
+    for more, tokens in (({}, 512 - 19), ({"max_completion_tokens": 5}, 5)):
+        status, answer = server.post(CHAT, {"messages": messages, **more})
+        assert status == 200
+        assert answer["usage"]["completion_tokens"] == tokens
+        assert answer["usage"]["prompt_tokens"] == 19
+
+
+def test_an_end_of_text_token_stops(server: Running) -> None:
+    prompt = [*ids("ab"), EOS]
+    got = server.complete(prompt, max_tokens=9)
+    assert (got["text"], got["finish_reason"], got["usage"]["completion_tokens"]) == ("ab", "stop", 2)
+    got = server.complete(prompt, max_tokens=7, ignore_eos=True)
+    assert (got["text"], got["finish_reason"]) == ("ababa", "length")
+
+
+@pytest.mark.parametrize(
+    ("min_tokens", "tokens", "reason"), [(2, 2, "stop"), (3, 5, "stop"), (6, 8, "stop"), (9, 10, "length")]
+)
+def test_an_end_of_text_before_min_tokens_does_not_stop(
+    server: Running, min_tokens: int, tokens: int, reason: str
+) -> None:
+    """The prompt ends with one, so it comes as token 3, 6 and 9."""
+    got = server.complete([*ids("ab"), EOS], max_tokens=10, min_tokens=min_tokens)
+    assert (got["usage"]["completion_tokens"], got["finish_reason"]) == (tokens, reason)
+
+
+def test_an_answer_may_be_empty(server: Running) -> None:
+    assert server.complete([EOS, 5], max_tokens=9)["text"] == ""
+    finish, done = server.events(COMPLETIONS, {"prompt": [EOS, 5], "max_tokens": 9})
+    assert (finish["choices"][0]["text"], finish["choices"][0]["finish_reason"], done) == ("", "stop", "[DONE]")
+
+
+@pytest.mark.parametrize("stop", ["cd", ["zz", "cd"]])
+def test_stop_strings_cut_the_text(server: Running, stop: Any) -> None:
+    got = server.complete("abcdef", max_tokens=20, stop=stop)
+    assert (got["text"], got["finish_reason"], got["usage"]["completion_tokens"]) == ("ab", "stop", 4)
+    *chunks, _ = server.events(COMPLETIONS, {"prompt": "abcdef", "max_tokens": 20, "stop": stop})
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "ab"
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+def test_no_chunk_holds_half_a_character(server: Running) -> None:
+    text = "né🙂日本"
+    *chunks, _ = server.events(COMPLETIONS, {"prompt": text, "max_tokens": len(text.encode())})
+    pieces = [chunk["choices"][0]["text"] for chunk in chunks]
+    assert "".join(pieces) == text
+    assert "�" not in "".join(pieces)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "says"),
+    [
+        (COMPLETIONS, {}, "prompt", "missing"),
+        (COMPLETIONS, {"prompt": ""}, "prompt", "empty"),
+        (COMPLETIONS, {"prompt": {"a": 1}}, "prompt", "expected"),
+        (COMPLETIONS, {"prompt": ["a", "b"]}, "prompt", "one prompt a request, got 2"),
+        (COMPLETIONS, {"prompt": [1, "b"]}, "prompt", "token ids"),
+        (COMPLETIONS, {"prompt": [512]}, "prompt", "0 to 511"),
+        (COMPLETIONS, {"prompt": [-1]}, "prompt", "0 to 511"),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": 0}, "max_tokens", ">= 1"),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": "many"}, "max_tokens", "expected int"),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": 4, "min_tokens": 5}, "min_tokens", "more than max_tokens 4"),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": 600}, "max_tokens", "max_model_len is 512"),
+        (COMPLETIONS, {"prompt": "a", "temperature": -1}, "temperature", ">= 0"),
+        (COMPLETIONS, {"prompt": "a", "top_p": 0}, "top_p", "> 0"),
+        (COMPLETIONS, {"prompt": "a", "stop": ["a", ""]}, "stop", "not empty"),
+        (COMPLETIONS, {"prompt": "a", "n": 2}, "n", "not supported"),
+        (COMPLETIONS, {"prompt": "a", "logprobs": 3}, "logprobs", "not supported"),
+        (COMPLETIONS, {"prompt": "a", "stream_options": 3}, "stream_options", "expected"),
+        (CHAT, {"messages": []}, "messages", "at least one"),
+        (CHAT, {"messages": [{"content": "a"}]}, "messages", "messages[0].role"),
+        (CHAT, {"messages": [{"role": "user", "content": None}]}, "messages", "messages[0].content"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "type text"),
+        (CHAT, {"messages": HI, "tools": [{}]}, "tools", "not supported"),
+    ],
+)
+def test_a_bad_request_names_its_field(server: Running, path: str, body: Any, param: str, says: str) -> None:
+    status, answer = server.post(path, body)
+    assert status == 400
+    assert set(answer) == {"error"}
+    error = answer["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", param)
+    assert says in error["message"]
+    assert server.post(path, {**body, "stream": True})[0] == 400
+
+
+def test_other_errors_have_the_same_shape(server: Running) -> None:
+    status, answer = server.post(COMPLETIONS, {"prompt": "a", "model": "gpt-4"})
+    assert (status, answer["error"]["code"]) == (404, "model_not_found")
+    assert "'echo'" in answer["error"]["message"]
+    status, answer = server.post(COMPLETIONS, b"{not json")
+    assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
+    assert server.post("/v2/nothing", {})[0] == 404
+    status, _ = server.ask("GET", COMPLETIONS, None)
+    assert status == 405
+    assert server.complete("still there", max_tokens=5)["text"] == "still"
+
+
+def test_values_that_change_nothing_are_taken(server: Running) -> None:
+    harmless: dict[str, Any] = {
+        "n": 1,
+        "best_of": 1,
+        "echo": False,
+        "logprobs": None,
+        "tools": [],
+        "response_format": {"type": "text"},
+    }
+    sampling: dict[str, Any] = {
+        "top_k": -1,
+        "top_p": 1,
+        "seed": -5,
+        "priority": 3,
+        "user": "me",
+        "presence_penalty": 0,
+        "metadata": {},
+    }
+    assert server.complete("abc", max_tokens=3, **harmless, **sampling)["text"] == "abc"
+
+
+def test_metrics_count_what_happened(server: Running) -> None:
+    before = server.metric("vllm:generation_tokens_total")
+    server.complete("abc", max_tokens=9)
+    assert server.metric("vllm:generation_tokens_total") == before + 9
+    assert server.metric("vllm:time_to_first_token_seconds_count") > 0
+    assert server.metric("vllm:inter_token_latency_seconds_count") >= 8
+    assert server.metric("vllm:prompt_tokens_total") > 0
+    assert server.metric("vllm:num_preemptions_total") == 0
+    for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
+        assert server.metric(name) == 0
