@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from engines.scheduling.config import SchedulerConfig
+from engines.scheduling.quotas import Quota
 from reports.gate import parse_all
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -61,10 +62,20 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     block_size: Positive = 16  # tokens
     chunked_prefill: bool | None = None
     prefill: Literal["decode-first", "prefill-first"] | None = None
+    max_prompt_chunk: Positive | None = None  # tokens of a step
+    prompt_buckets: str | None = None  # ascending prompt lengths, "512,4096"
+    static_patience: Annotated[float, Meta(ge=0)] | None = None  # s
     order: Literal["fcfs", "shortest-prompt", "shortest-known", "shortest-predicted", "priority", "fair"] = "fcfs"
     admission: Literal["full-reserve", "full-prompt", "optimistic", "peak"] | None = None
     watermark: Annotated[float, Meta(ge=0, lt=100)] = 1.0  # percent of the KV blocks
     on_kv_pressure: Literal["delay", "recompute", "swap", "reject"] = "recompute"
+    victim: Literal["newest", "least-computed", "lowest-priority"] = "newest"
+    swap_blocks: Positive | None = None  # None: as many as the pool has, under swap
+    ageing: Annotated[float, Meta(ge=0)] | None = None  # tokens (or levels of priority) per second waited
+    skip_ahead: Natural = 0
+    preempt_for_priority: bool = False
+    prefix_caching: bool = False
+    quota: tuple[str, ...] = ()
 
     sla: tuple[str, ...] = ()
     confidence: Annotated[float, Meta(gt=0, lt=1)] = 0.95
@@ -92,18 +103,26 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             chunked_prefill=self.chunked_prefill is not False,
             prefill=self.prefill or "decode-first",
             static=self.static or "padded",
-            admission=self.admission,  # type: ignore[arg-type]  # the others are refused before
+            max_prompt_chunk=self.max_prompt_chunk,
+            prompt_buckets=parse_buckets(self.prompt_buckets),
+            static_patience_s=self.static_patience or 0.0,
+            order=self.order,
+            ageing=self.ageing,
+            skip_ahead=self.skip_ahead,
+            preempt_for_priority=self.preempt_for_priority,
+            admission=self.admission,
             watermark=self.watermark / 100,
-            on_kv_pressure=self.on_kv_pressure,  # type: ignore[arg-type]
+            on_kv_pressure=self.on_kv_pressure,
+            victim=self.victim,
+            swap_blocks=self.swap_blocks or (kv_blocks if self.on_kv_pressure == "swap" else 0),
+            prefix_caching=self.prefix_caching,
+            quotas=dict(parse_quota(text) for text in self.quota),
         )
 
 
 FIELDS = RunConfig.__struct_fields__
 NOT_YET: dict[str, tuple[str, ...]] = {
     "engine": ("openai", "simulated"),
-    "order": ("shortest-prompt", "shortest-known", "shortest-predicted", "priority", "fair"),
-    "admission": ("optimistic", "peak"),
-    "on_kv_pressure": ("swap",),
 }
 KIND_WORDS = {
     "int": "a whole number",
@@ -157,6 +176,28 @@ def choices(field: str) -> tuple[str, ...]:
     return ()
 
 
+def parse_buckets(text: str | None) -> tuple[int, ...]:
+    """Ascending prompt lengths out of "512,4096"."""
+    try:
+        return tuple(int(word) for word in text.split(",")) if text else ()
+    except ValueError:
+        raise UsageError(f"--prompt-buckets: want ascending prompt lengths like 512,4096, got {text!r}") from None
+
+
+def parse_quota(text: str) -> tuple[str, Quota]:
+    """(tenant, quota) out of "a:rows=4,kv-blocks=100,tokens-per-s=500"."""
+    tenant, colon, limits = text.partition(":")
+    given = dict(part.partition("=")[::2] for part in limits.replace("-", "_").split(","))
+    try:
+        if not colon or not tenant or not given.keys() <= {"rows", "kv_blocks", "tokens_per_s"}:
+            raise ValueError(text)
+        return tenant, msgspec.convert(given, Quota, strict=False)
+    except (ValueError, msgspec.ValidationError):
+        raise UsageError(
+            f"--quota: want TENANT:LIMIT=N,... with the limits rows, kv-blocks and tokens-per-s, got {text!r}"
+        ) from None
+
+
 def _refuse_not_yet(config: RunConfig) -> None:
     for field, values in NOT_YET.items():
         if (value := getattr(config, field)) in values:
@@ -169,8 +210,14 @@ def _refuse_not_yet(config: RunConfig) -> None:
 def _refuse_conflicts(config: RunConfig) -> None:
     if config.mode == "static" and (config.chunked_prefill is False or config.prefill is not None):
         raise UsageError("--[no-]chunked-prefill and --prefill belong to --mode continuous")
+    if config.mode == "static" and config.max_prompt_chunk is not None:
+        raise UsageError("--max-prompt-chunk belongs to --mode continuous")
     if config.mode != "static" and config.static is not None:
         raise UsageError(f"--static {config.static} needs --mode static")
+    if config.mode != "static" and config.static_patience is not None:
+        raise UsageError("--static-patience needs --mode static")
+    if config.swap_blocks is not None and config.on_kv_pressure != "swap":
+        raise UsageError("--swap-blocks needs --on-kv-pressure swap")
     if config.arrival not in (None, "trace") and config.rate is None:
         raise UsageError(f"--arrival {config.arrival} needs --rate: without it, nothing is scheduled")
     if config.temperature == 0 and (config.top_k or config.top_p < 1):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal, Protocol
 
 import msgspec
@@ -59,7 +60,7 @@ class RequestRow(msgspec.Struct, frozen=True):
     prompt_tokens: int
     output_tokens: int
     status: Status
-    finish_reason: str | None  # stop | length | rejected | aborted | error
+    finish_reason: str | None  # stop | length | rejected | aborted | error, or the class of a failure over HTTP
     error: str | None
     token_source: str  # engine | usage | counted
     tenant: str
@@ -68,6 +69,7 @@ class RequestRow(msgspec.Struct, frozen=True):
     events_at: int  # offset of this request's token events in tokens.bin, in values
     events: int
     stints: tuple[Stint, ...] = ()
+    first_answer: int | None = None  # first token of the answer, where reasoning came before it
 
 
 class Signal(msgspec.Struct, frozen=True):
@@ -76,8 +78,8 @@ class Signal(msgspec.Struct, frozen=True):
     t: int  # ns
     running: int
     waiting: int
-    kv_usage: float  # share of the usable blocks in use or promised, 0..1
-    device_busy: float  # share of the time since the last sample in which the device worked, 0..1
+    kv_usage: float | None  # share of the usable blocks in use or promised, 0..1; None: not exposed
+    device_busy: float | None  # share of the time since the last sample in which the device worked; None: not exposed
     output_token_per_s: float  # since the last sample
     preemptions: int  # so far
     completed: int  # requests so far
@@ -134,7 +136,7 @@ class RunRecord:
 
     def column(self, name: str) -> IntColumn:
         """A count column of the rows (`prompt_tokens`, `output_tokens`, `events`, ...) as int64."""
-        return np.array([getattr(row, name) for row in self.rows], dtype=np.int64)
+        return np.fromiter(map(attrgetter(name), self.rows), np.int64, len(self.rows))
 
     def event_times_ns(self) -> IntColumn:
         """Time of every token event, aligned with event_values.
@@ -144,13 +146,14 @@ class RunRecord:
         if self.event_unit == "step":
             # Step k is row k-1 of the ledger, as steps count from 1 and every step is recorded.
             return self.steps["end_ns"][self.event_values.astype(np.int64) - 1].astype(np.int64)
-        total = np.cumsum(self.event_values.astype(np.int64)) * 1000
-        at, count, first = self.column("events_at"), self.column("events"), self.column_ns("first")
-        out = np.empty(self.event_values.shape[0], dtype=np.int64)
-        for start, length, begin in zip(at, count, first, strict=True):
-            if length:
-                out[start : start + length] = begin + total[start : start + length] - total[start]
-        return out
+        total = np.cumsum(self.event_values, dtype=np.int64) * 1000
+        count = self.column("events")
+        streamed = count > 0
+        at, count, first = self.column("events_at")[streamed], count[streamed], self.column_ns("first")[streamed]
+        where = np.arange(count.sum()) + np.repeat(at - (np.cumsum(count) - count), count)
+        times = np.zeros(total.shape[0], dtype=np.int64)
+        times[where] = total[where] + np.repeat(first - total[at], count)
+        return times
 
 
 class Engine(Protocol):

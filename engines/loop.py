@@ -114,6 +114,6 @@ def run_loop(
             if scheduler.idle and (stopping or source.exhausted):
                 return recorder.record(interrupted=stopping)
             # Nothing can run until something comes; the scheduler never leaves a request waiting for nothing.
-            due_ns = source.next_due_ns()
-            assert due_ns is not None, "nothing runs, the source has nothing due, and is not exhausted"
-            clock.wait_until(due_ns)
+            wakes = [ns for ns in (source.next_due_ns(), scheduler.wake_at_ns) if ns is not None]
+            assert wakes, "nothing runs, nothing is due, and the source is not exhausted"
+            clock.wait_until(min(wakes))

@@ -131,10 +131,12 @@ def _sampled_signals(record: RunRecord) -> Signals:
     samples = record.signals
     if not samples:
         return Signals()
+    busy = [one.device_busy for one in samples if one.device_busy is not None]
+    usage = [one.kv_usage for one in samples if one.kv_usage is not None]
     return Signals(
-        device_busy=float(np.mean([one.device_busy for one in samples])),
-        kv_usage_mean=float(np.mean([one.kv_usage for one in samples])),
-        kv_usage_peak=max(one.kv_usage for one in samples),
+        device_busy=float(np.mean(busy)) if busy else None,
+        kv_usage_mean=float(np.mean(usage)) if usage else None,
+        kv_usage_peak=max(usage, default=None),
         running_mean=float(np.mean([one.running for one in samples])),
         waiting_mean=float(np.mean([one.waiting for one in samples])),
         preemptions=samples[-1].preemptions,

@@ -12,10 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-ENGINE, WORKLOAD, SCHEDULER, PREFILL, JUDGEMENT, OUTPUT = (
+ENGINE, WORKLOAD, SCHEDULER, FAIRNESS, PREFILL, JUDGEMENT, OUTPUT = (
     "Engine",
     "Workload",
     "Scheduler",
+    "Order and fairness",
     "Prefill",
     "Judgement",
     "Output",
@@ -92,19 +93,43 @@ RUN_OPTIONS = (
     option("kv_blocks", int, SCHEDULER, "Usable blocks of KV cache: too few delay or preempt requests. Default: what "
            "all seats need, within memory.", metavar="N"),
     option("block_size", int, SCHEDULER, "Tokens per KV block. Default: 16.", metavar="N"),
-    option("order", str, SCHEDULER, "Who is admitted next. Default: fcfs, first come, first served.", metavar="WORD"),
     option("admission", str, SCHEDULER, "KV blocks that must be free to admit. full-prompt: the prompt's. "
-           "full-reserve: those of prompt and full output, so that nothing is preempted. Default: full-prompt; "
-           "full-reserve in static mode.", metavar="WORD"),
+           "full-reserve: those of prompt and full output, so that nothing is preempted. optimistic: the first "
+           "chunk's. peak: full-prompt, if the predicted peak of all fits. Default: full-prompt; full-reserve in "
+           "static mode.", metavar="WORD"),
     option("watermark", float, SCHEDULER, "Share of KV blocks, in percent, that full-prompt admission leaves free. "
            "Default: 1.", metavar="PCT"),
     option("on_kv_pressure", str, SCHEDULER, "When KV blocks run out: delay admits full-reserve so that it cannot "
-           "happen, recompute preempts the last one in, reject fails it. Default: recompute.",
-           metavar="WORD"),
+           "happen, recompute preempts a request and computes it again, swap moves its blocks to the host and back, "
+           "reject fails it. Default: recompute.", metavar="WORD"),
+    option("victim", str, SCHEDULER, "Who is preempted. newest: the last one in. least-computed: the cheapest to "
+           "compute again. lowest-priority: the least urgent. Default: newest.", metavar="WORD"),
+    option("swap_blocks", int, SCHEDULER, "KV blocks kept on the host for swap; when they run out, swap recomputes. "
+           "Default: as many as --kv-blocks.", metavar="N"),
+    on_off("prefix_caching", SCHEDULER, "Reuse the KV blocks of prompts that begin alike, within a tenant. Default: "
+           "off."),
+    option("static_patience", float, SCHEDULER, "Seconds a static batch waits for its seats to fill. Default: 0.",
+           metavar="S"),
+
+    option("order", str, FAIRNESS, "Who is admitted next. fcfs: first come. shortest-prompt, shortest-known (true "
+           "length, an oracle), shortest-predicted (learnt): the least work. priority: the most urgent. fair: the "
+           "tenant served least. Default: fcfs.", metavar="WORD"),
+    option("ageing", float, FAIRNESS, "Advantage per second waited, in tokens (levels under priority), so that nobody "
+           "starves under --order. Default: none.", metavar="RATE"),
+    option("skip_ahead", int, FAIRNESS, "Requests that may pass a head that waits for KV, before blocks are kept for "
+           "it. Default: 0, none.", metavar="K"),
+    on_off("preempt_for_priority", FAIRNESS, "With --order priority: a running request makes way for a more urgent "
+           "one. Default: off."),
+    option("quota", list[str], FAIRNESS, "Limits of one tenant, as in 'a:rows=4,kv-blocks=100,tokens-per-s=500'; "
+           "repeat for more tenants. Default: none.", metavar="SPEC"),
 
     on_off("chunked_prefill", PREFILL, "Split long prompts over steps, so that running outputs go on. Default: on."),
     option("prefill", str, PREFILL, "Who gets a step's tokens first. decode-first: running outputs. prefill-first: "
            "waiting prompts, for a sooner first token and stalls after it. Default: decode-first.", metavar="WORD"),
+    option("max_prompt_chunk", int, PREFILL, "Tokens one prompt may take of a step, so that a long one leaves room for "
+           "short ones. Default: no limit but the step's.", metavar="N"),
+    option("prompt_buckets", str, PREFILL, "Batch prompts of different length apart: ascending limits, as in 512,4096. "
+           "Default: together.", metavar="N,N"),
 
     option("sla", list[str], JUDGEMENT, "A bound to judge by, as in 'p99_ttft_ms<=500'; repeat for more. Exit code 3 "
            "if one fails, 5 if the run is too short to say. Default: none.", metavar="EXPR"),

@@ -21,7 +21,7 @@ class LiveView:
 
     def __init__(self, title: str, planned: int) -> None:
         self.signal: Signal | None = None
-        self.kv_peak = 0.0
+        self.kv_peak: float | None = None
         self._title = title
         self._planned = planned
         console = Console(stderr=True)
@@ -32,7 +32,8 @@ class LiveView:
         )
 
     def show(self, signal: Signal) -> None:
-        self.kv_peak = max(self.kv_peak, signal.kv_usage)
+        if signal.kv_usage is not None:
+            self.kv_peak = max(self.kv_peak or 0.0, signal.kv_usage)
         self.signal = signal
 
     def __enter__(self) -> LiveView:
@@ -49,7 +50,7 @@ class LiveView:
         return WAITING if signal is None else panel(self._title, self._planned, signal, self.kv_peak)
 
 
-def panel(title: str, planned: int, signal: Signal, kv_peak: float) -> RenderableType:
+def panel(title: str, planned: int, signal: Signal, kv_peak: float | None) -> RenderableType:
     """One snapshot as a few lines."""
     seconds = signal.t / 1e9
     table = Table.grid(padding=(0, 2))
@@ -62,7 +63,7 @@ def panel(title: str, planned: int, signal: Signal, kv_peak: float) -> Renderabl
     table.add_row(
         f"running {signal.running}",
         f"waiting {signal.waiting}",
-        f"KV {signal.kv_usage:.0%} (peak {kv_peak:.0%})",
+        "KV not exposed" if signal.kv_usage is None else f"KV {signal.kv_usage:.0%} (peak {kv_peak or 0:.0%})",
         f"preempted {signal.preemptions}",
     )
     table.add_row(

@@ -69,7 +69,9 @@ class ReferenceEngine:
                 f"--kv-blocks {config.kv_blocks}: {pool_bytes / 2**30:.1f} GiB of KV, {free / 2**30:.1f} GiB are free"
             )
         self._pool = KVPool(llama.config, config.kv_blocks, config.block_size, dtype=llama.dtype, device=llama.device)
-        self._executor = TorchExecutor(llama, self._pool, max_num_seqs=config.max_num_seqs, clock=self._clock)
+        self._executor = TorchExecutor(
+            llama, self._pool, max_num_seqs=config.max_num_seqs, clock=self._clock, swap_blocks=config.swap_blocks
+        )
         self.warm_up()
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:

@@ -14,6 +14,7 @@ from engines.reference.kernels import PrepareAttention, cpu
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.llama import Llama
 from engines.reference.sampling import next_tokens
+from engines.reference.swap import HostPool
 from engines.scheduling.plan import StepPlan, StepResult
 
 
@@ -36,6 +37,7 @@ class TorchExecutor:
         max_num_seqs: int,
         clock: Clock,
         prepare_attention: PrepareAttention = cpu.prepare,
+        swap_blocks: int = 0,
     ) -> None:
         self._llama = llama
         self._pool = pool
@@ -43,6 +45,7 @@ class TorchExecutor:
         self._prepare_attention = prepare_attention
         self._last_token = torch.zeros(max_num_seqs, dtype=torch.int64, device=llama.device)
         self._launched: deque[_Launched] = deque()
+        self._host = HostPool(pool, swap_blocks)
 
     def submit(self, plan: StepPlan) -> None:
         start_ns = self._clock.now_ns()
@@ -59,6 +62,7 @@ class TorchExecutor:
         return StepResult(launched.step, tokens, launched.start_ns, end_ns, busy_ns)
 
     def _compute(self, plan: StepPlan) -> torch.Tensor:
+        self._host.carry_out(plan, self._pool)
         batch = build_batch(plan, self._pool, self._last_token, self._prepare_attention)
         hidden = self._llama.forward(batch.tokens, self._pool)
         if not batch.requests:

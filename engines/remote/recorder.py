@@ -16,7 +16,6 @@ from engines.remote.tally import Tally
 from workloads.plan import RequestPlan
 
 SIGNAL_PERIOD_NS = 250_000_000
-UNKNOWN = 0.0  # what only the server knows
 
 
 @dataclass(slots=True, eq=False)
@@ -104,8 +103,8 @@ class Recorder:
             t=t_ns,
             running=len(running),
             waiting=len(in_flight) - len(running),
-            kv_usage=UNKNOWN,
-            device_busy=UNKNOWN,
+            kv_usage=None,  # what only the server knows
+            device_busy=None,
             output_token_per_s=fresh * 1e9 / span_ns,
             preemptions=0,
             completed=len(self._rows),

@@ -1,58 +1,116 @@
-"""BlockPool: which KV blocks are free, and which are released but not yet safe to hand out.
+"""BlockPool: where every KV block is. Exactly one of
+
+    free       never handed out, or forgotten
+    held       in at least one block table (its reference count says in how many)
+    pending    given back, but a launched step may still write it (its fence has not been passed)
+    cached     given back, its content is still in the prefix index; handed out again, oldest first, when free runs out
 
 Usable blocks are 1..num_blocks; block 0 is the dummy that absorbs padding writes and is never handed out.
-A released block stays *pending* until the last step that may still write it has been collected (its fence), so that a
-step planned meanwhile can never give it to somebody else.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+
+from engines.scheduling.prefix import PrefixIndex
 
 
 class BlockPool:
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, index: PrefixIndex) -> None:
         self.num_blocks = num_blocks
+        self._index = index
+        self._references = [0] * (num_blocks + 1)
         self._free: deque[int] = deque(range(1, num_blocks + 1))
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently given back first
         self._pending: list[tuple[int, list[int]]] = []  # (fence step, blocks)
         self._num_pending = 0
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        """Blocks that can be handed out, at the price of forgetting cached content."""
+        return len(self._free) + len(self._cached)
+
+    @property
+    def num_cached(self) -> int:
+        return len(self._cached)
 
     @property
     def num_pending(self) -> int:
         return self._num_pending
 
+    @property
+    def num_held(self) -> int:
+        return self.num_blocks - len(self._free) - len(self._cached) - self._num_pending
+
     def take(self, count: int) -> list[int]:
-        """`count` free blocks, longest free first. The caller has checked num_free."""
-        return [self._free.popleft() for _ in range(count)]
+        """`count` blocks for one owner, longest free first, then the least recently used of the cache. The caller has
+        checked num_free."""
+        blocks = []
+        for _ in range(count):
+            if self._free:
+                block = self._free.popleft()
+            else:
+                block, _nothing = self._cached.popitem(last=False)
+                self._index.forget(block)
+            self._references[block] = 1
+            blocks.append(block)
+        return blocks
+
+    def num_cached_of(self, blocks: Iterable[int]) -> int:
+        """How many of these would leave the cache if shared: they count against num_free."""
+        return sum(block in self._cached for block in blocks)
+
+    def sharable(self, block: int) -> bool:
+        return self._references[block] > 0 or block in self._cached
+
+    def share(self, blocks: Iterable[int]) -> None:
+        """One more table holds each of these blocks."""
+        for block in blocks:
+            self._references[block] += 1
+            self._cached.pop(block, None)
 
     def release(self, blocks: list[int], fence: int, collected: int) -> None:
-        """Give blocks back; they are free once step `fence` is collected (`collected` is the newest such step)."""
+        """One table fewer holds each block. What nobody holds can be handed out once step `fence` is collected
+        (`collected` is the newest such step). The deepest block of a table is forgotten first."""
+        gone = []
+        for block in reversed(blocks):
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                gone.append(block)
         if fence <= collected:
-            self._free.extend(blocks)
-        else:
-            self._pending.append((fence, blocks))
-            self._num_pending += len(blocks)
+            self._recycle(gone)
+        elif gone:
+            self._pending.append((fence, gone))
+            self._num_pending += len(gone)
 
     def pass_fence(self, collected: int) -> None:
-        """Step `collected` has ended: what waited for it is free."""
+        """Step `collected` has ended: what waited for it can be handed out."""
         if not self._pending:
             return
-        still = []
         for fence, blocks in self._pending:
             if fence <= collected:
-                self._free.extend(blocks)
+                self._recycle(blocks)
                 self._num_pending -= len(blocks)
+        self._pending = [(fence, blocks) for fence, blocks in self._pending if fence > collected]
+
+    def _recycle(self, blocks: list[int]) -> None:
+        for block in blocks:
+            if block in self._index:
+                self._cached[block] = None
             else:
-                still.append((fence, blocks))
-        self._pending = still
+                self._free.append(block)
+
+    def references(self, block: int) -> int:
+        return self._references[block]
 
     def check_invariants(self, owned: list[int]) -> None:
-        """Every usable block is in exactly one place: free, pending, or in one of the `owned` table entries."""
+        """`owned`: every entry of every table. Each block is in one place, with the right count."""
         pending = [block for _, blocks in self._pending for block in blocks]
         assert self._num_pending == len(pending)
-        everything = sorted([*self._free, *pending, *owned])
+        everything = sorted([*self._free, *self._cached, *pending, *set(owned)])
         assert everything == list(range(1, self.num_blocks + 1)), f"blocks lost or doubled: {everything}"
+        for block in range(1, self.num_blocks + 1):
+            assert self._references[block] == owned.count(block), f"block {block}: wrong reference count"
+        assert all(block in self._index for block in self._cached)
+        assert not any(block in self._index for block in self._free)

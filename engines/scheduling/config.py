@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from engines.base import EngineError
 from engines.scheduling.gate import ResourceGate
 from engines.scheduling.kv import KVManager
-from engines.scheduling.policies.admission import Admission, FullPrompt, FullReserve
+from engines.scheduling.policies.admission import Admission, FullPrompt, FullReserve, Optimistic, Peak
 from engines.scheduling.policies.batching import Batching, Continuous, PaddedStatic, Static
-from engines.scheduling.policies.order import Fcfs
-from engines.scheduling.policies.pressure import Delay, Pressure, Recompute, Reject
+from engines.scheduling.policies.order import (
+    Ageing,
+    ByPriority,
+    Fair,
+    Order,
+    ShortestKnown,
+    ShortestPredicted,
+    ShortestPrompt,
+)
+from engines.scheduling.policies.passing import NobodyYields, PriorityYields, SkipAhead
+from engines.scheduling.policies.pressure import (
+    Delay,
+    LeastComputed,
+    LowestPriority,
+    Newest,
+    Pressure,
+    Recompute,
+    Reject,
+    Swap,
+    Victims,
+)
+from engines.scheduling.quotas import Quota, Quotas
 from engines.scheduling.rows import Rows
 from engines.scheduling.scheduler import Scheduler
+from engines.scheduling.seating import Policies, Seating
+
+AdmissionName = Literal["full-prompt", "full-reserve", "optimistic", "peak"]
+OrderName = Literal["fcfs", "shortest-prompt", "shortest-known", "shortest-predicted", "priority", "fair"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +53,22 @@ class SchedulerConfig:
     mode: Literal["continuous", "static"] = "continuous"
     chunked_prefill: bool = True
     prefill: Literal["decode-first", "prefill-first"] = "decode-first"
+    max_prompt_chunk: int | None = None  # tokens one prompt may take of a step
+    prompt_buckets: tuple[int, ...] = ()
     static: Literal["padded", "compact-held", "compact-freed"] = "padded"
-    admission: Literal["full-prompt", "full-reserve"] | None = None  # None: full-prompt, or full-reserve where implied
+    static_patience_s: float = 0.0
+    order: OrderName = "fcfs"
+    ageing: float | None = None  # tokens (or levels of priority) of advantage per second waited
+    skip_ahead: int = 0
+    preempt_for_priority: bool = False
+    admission: AdmissionName | None = None  # None: full-prompt, or full-reserve where implied
     watermark: float = 0.01  # share of the KV blocks
-    on_kv_pressure: Literal["recompute", "delay", "reject"] = "recompute"
+    on_kv_pressure: Literal["recompute", "swap", "delay", "reject"] = "recompute"
+    victim: Literal["newest", "least-computed", "lowest-priority"] = "newest"
+    swap_blocks: int = 0
+    prefix_caching: bool = False
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for flag in ("kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size"):
@@ -44,60 +81,119 @@ class SchedulerConfig:
                 f"--max-num-batched-tokens: {self.max_num_batched_tokens} is less than --max-num-seqs "
                 f"{self.max_num_seqs}, so a full batch could not decode; raise it to at least {self.max_num_seqs}"
             )
-        implied_by = (
-            "--mode static"
-            if self.mode == "static"
-            else "--on-kv-pressure delay"
-            if self.on_kv_pressure == "delay"
-            else ""
-        )
-        if implied_by and self.admission not in (None, "full-reserve"):
+        if list(self.prompt_buckets) != sorted(set(self.prompt_buckets)) or any(b < 1 for b in self.prompt_buckets):
             raise EngineError(
-                f"--admission: {implied_by} implies full-reserve (a seated request must never run short), "
+                f"--prompt-buckets: want ascending prompt lengths like 512,4096, got {self.prompt_buckets}"
+            )
+        if self.on_kv_pressure == "swap" and self.swap_blocks < 1:
+            raise EngineError(
+                "--on-kv-pressure swap: needs --swap-blocks N, the number of KV blocks to keep on the host"
+            )
+        if self.max_prompt_chunk is not None and not self.chunked_prefill:
+            raise EngineError("--max-prompt-chunk: means nothing with --no-chunked-prefill; drop one of them")
+        if self.preempt_for_priority and self.order != "priority":
+            raise EngineError(f"--preempt-for-priority: needs --order priority, got --order {self.order}")
+        self._check_implied_admission()
+
+    def _check_implied_admission(self) -> None:
+        implied_by = {self.mode == "static": "--mode static", self.on_kv_pressure == "delay": "--on-kv-pressure delay"}
+        if True in implied_by and self.admission not in (None, "full-reserve"):
+            raise EngineError(
+                f"--admission: {implied_by[True]} implies full-reserve (a seated request must never run short), "
                 f"got {self.admission}; drop the flag or say full-reserve"
             )
 
     @property
-    def effective_admission(self) -> Literal["full-prompt", "full-reserve"]:
+    def effective_admission(self) -> AdmissionName:
         reserve = self.mode == "static" or self.on_kv_pressure == "delay"
         return self.admission or ("full-reserve" if reserve else "full-prompt")
 
     def build(self, eos_ids: frozenset[int] = frozenset()) -> Scheduler:
         rows = Rows(self.max_num_seqs)
-        kv = KVManager(self.kv_blocks, self.block_size, self.max_num_seqs, self.max_model_len)
+        kv = KVManager(
+            self.kv_blocks,
+            self.block_size,
+            self.max_num_seqs,
+            self.max_model_len,
+            swap_blocks=self.swap_blocks,
+            prefix_caching=self.prefix_caching,
+        )
         gate = ResourceGate(
             rows,
             kv,
+            Quotas(self.quotas),
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len=self.max_model_len,
             chunked=self.chunked_prefill or self.mode == "static",
         )
-        return Scheduler(
-            rows,
-            kv,
-            gate,
+        policies = Policies(
             batching=self._batching(),
-            order=Fcfs(),
+            order=self._order(),
             admission=self._admission(),
             pressure=self._pressure(),
-            eos_ids=eos_ids,
+            victims=self._victims(),
+            skip_ahead=SkipAhead(self.skip_ahead),
+            yielding=PriorityYields() if self.preempt_for_priority else NobodyYields(),
         )
+        return Scheduler(Seating(rows, kv, gate, policies), eos_ids)
 
     def _batching(self) -> Batching:
         if self.mode == "continuous":
-            return Continuous(chunked=self.chunked_prefill, decode_first=self.prefill == "decode-first")
-        return PaddedStatic() if self.static == "padded" else Static(holds=self.static == "compact-held")
+            return Continuous(
+                chunked=self.chunked_prefill,
+                decode_first=self.prefill == "decode-first",
+                max_chunk=self.max_prompt_chunk,
+                buckets=self.prompt_buckets,
+            )
+        patience_ns = round(self.static_patience_s * 1e9)
+        if self.static == "padded":
+            return PaddedStatic(patience_ns=patience_ns, buckets=self.prompt_buckets)
+        return Static(holds=self.static == "compact-held", patience_ns=patience_ns, buckets=self.prompt_buckets)
+
+    def _order(self) -> Order:
+        match self.order:
+            case "fcfs":
+                order = Order()
+            case "shortest-prompt":
+                order = ShortestPrompt()
+            case "shortest-known":
+                order = ShortestKnown()
+            case "shortest-predicted":
+                order = ShortestPredicted()
+            case "priority":
+                order = ByPriority()
+            case "fair":
+                order = Fair(self.tenant_weights)
+        return order if self.ageing is None else Ageing(order, self.ageing)
 
     def _admission(self) -> Admission:
-        if self.effective_admission == "full-reserve":
-            return FullReserve()
-        return FullPrompt(watermark_blocks=int(self.watermark * self.kv_blocks))
+        watermark_blocks = int(self.watermark * self.kv_blocks)
+        match self.effective_admission:
+            case "full-prompt":
+                return FullPrompt(watermark_blocks)
+            case "full-reserve":
+                return FullReserve()
+            case "optimistic":
+                return Optimistic(watermark_blocks)
+            case "peak":
+                return Peak(watermark_blocks)
 
     def _pressure(self) -> Pressure:
         match self.on_kv_pressure:
             case "recompute":
                 return Recompute()
+            case "swap":
+                return Swap()
             case "delay":
                 return Delay()
             case "reject":
                 return Reject()
+
+    def _victims(self) -> Victims:
+        match self.victim:
+            case "newest":
+                return Newest()
+            case "least-computed":
+                return LeastComputed()
+            case "lowest-priority":
+                return LowestPriority()

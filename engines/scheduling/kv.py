@@ -1,9 +1,10 @@
 """KVManager: block tables by slot, and the promises that make admission safe.
 
-A seated request owns the blocks in its table and may hold a *promise* of more. Table of one slot:
+A seated request holds the blocks in its table and may have a *promise* of more. Table of one slot:
 
-    position  0 ............................ computed ......... promised end
-              |<- held blocks (in the table) -->|<- promised: still in the pool, but nobody else's ->|
+    position  0 ......... hit ................ computed .............. promised end
+              |<- shared ->|                  |
+              |<- held blocks (in the table) ->|<- promised: still in the pool, but nobody else's ->|
 
 `available` is what neither sits in a table nor is promised. A request grows into its promise first, then into what is
 available; who may do the latter is the scheduler's business (pressure), never this class's.
@@ -14,19 +15,34 @@ from __future__ import annotations
 import numpy as np
 
 from engines.scheduling.blocks import BlockPool
-from engines.scheduling.plan import IntArray, Tables
+from engines.scheduling.plan import IntArray, StepPlan, Tables
+from engines.scheduling.prefix import PrefixIndex
+from engines.scheduling.request import Request
+from engines.scheduling.swap import SwapSpace
 
 
 class KVManager:
-    def __init__(self, num_blocks: int, block_size: int, num_slots: int, max_model_len: int) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_slots: int,
+        max_model_len: int,
+        *,
+        swap_blocks: int = 0,
+        prefix_caching: bool = False,
+    ) -> None:
         self.block_size = block_size
-        self.pool = BlockPool(num_blocks)
+        self.index = PrefixIndex(block_size, prefix_caching)
+        self.pool = BlockPool(num_blocks, self.index)
+        self.host = SwapSpace(swap_blocks)
         width = min(self.blocks_for(max_model_len), num_blocks)
         self.tables: Tables = np.zeros((num_slots, width), dtype=np.int32)  # 0: no block yet
         self._held: IntArray = np.zeros(num_slots, dtype=np.int64)  # blocks in the table of each slot
         self._promised: IntArray = np.zeros(num_slots, dtype=np.int64)  # blocks promised beyond the table
         self._num_promised = 0
-        self._num_held = 0
+        self._published: IntArray = np.zeros(num_slots, dtype=np.int64)  # blocks of the table the index has been told
+        self._node: IntArray = np.zeros(num_slots, dtype=np.int64)  # where the next published block hangs
 
     def blocks_for(self, positions: int) -> int:
         """Blocks that hold `positions` KV positions."""
@@ -38,7 +54,7 @@ class KVManager:
 
     @property
     def num_used(self) -> int:
-        return self._num_held
+        return self.pool.num_held
 
     @property
     def num_promised(self) -> int:
@@ -46,20 +62,41 @@ class KVManager:
 
     @property
     def available(self) -> int:
-        """Free blocks that nobody has been promised."""
+        """Blocks that can be handed out and that nobody has been promised."""
         return self.pool.num_free - self._num_promised
 
-    def promise(self, slot: int, blocks: int) -> None:
-        """Set `blocks` more blocks aside for a slot. The gate has checked `available`."""
-        self._promised[slot] += blocks
-        self._num_promised += blocks
+    # -- taking a seat -------------------------------------------------------------------------------------------
+
+    def match(self, request: Request) -> list[int]:
+        """Blocks in the pool that already hold the beginning of what the request must compute."""
+        if not self.index.enabled or request.tokens is None or request.host_blocks:
+            return []
+        blocks = self.index.match(request.tenant, request.tokens, min(request.known, request.kv_limit + 1))
+        for i, block in enumerate(blocks):
+            if not self.pool.sharable(block):  # given back behind a fence that has not been passed yet
+                return blocks[:i]
+        return blocks
+
+    def open(self, slot: int, request: Request, promise: int, hits: list[int]) -> None:
+        """A request sits down with `hits` in its table and a promise of `promise` blocks in all."""
+        self.pool.share(hits)
+        self.tables[slot, : len(hits)] = hits
+        self._held[slot] = self._published[slot] = len(hits)
+        self._promised[slot] = max(promise - len(hits), 0)
+        self._num_promised += int(self._promised[slot])
+        if self.index.enabled:
+            self._node[slot] = self.index.node(hits[-1]) if hits else self.index.root(request.tenant)
+
+    # -- growing -------------------------------------------------------------------------------------------------
 
     def beyond_promise(self, slots: IntArray, ends: IntArray) -> IntArray:
         """Blocks each slot needs from `available` to hold positions 0..end-1: int64[len(slots)]."""
-        missing: IntArray = (
-            (ends + (self.block_size - 1)) // self.block_size - self._held[slots] - self._promised[slots]
-        )
-        return missing.clip(0)
+        blocks: IntArray = (ends + (self.block_size - 1)) // self.block_size
+        return (blocks - self._held[slots] - self._promised[slots]).clip(0)
+
+    def capacity(self, slots: IntArray) -> IntArray:
+        """Positions that fit the blocks each slot holds or has been promised: int64[len(slots)]."""
+        return (self._held[slots] + self._promised[slots]) * self.block_size
 
     def grow(self, slots: IntArray, ends: IntArray) -> None:
         """Extend tables so that slot i holds positions 0..ends[i]-1. Touches only rows that cross a block boundary."""
@@ -69,10 +106,26 @@ class KVManager:
             held = int(self._held[slot])
             self.tables[slot, held : held + count] = self.pool.take(count)
             self._held[slot] = held + count
-            self._num_held += count
             kept = min(count, int(self._promised[slot]))
             self._promised[slot] -= kept
             self._num_promised -= kept
+
+    def publish(self, plan: StepPlan) -> None:
+        """The plan's step has been computed: enter the blocks it filled into the prefix index."""
+        if not self.index.enabled:
+            return
+        full = (plan.starts + plan.counts) // self.block_size
+        for row in np.flatnonzero(full > self._published[plan.slots]).tolist():
+            request, slot = plan.requests[row], int(plan.slots[row])
+            if request.slot != slot or request.tokens is None:  # it got up while the step ran
+                continue
+            for number in range(int(self._published[slot]), int(full[row])):
+                tokens = request.tokens[number * self.block_size : (number + 1) * self.block_size]
+                block = int(self.tables[slot, number])
+                self._node[slot] = self.index.publish(int(self._node[slot]), tokens, block)
+            self._published[slot] = full[row]
+
+    # -- letting go ----------------------------------------------------------------------------------------------
 
     def release(self, slot: int, fence: int, collected: int) -> None:
         """Give back all blocks and promises of a slot, usable by others once step `fence` is collected."""
@@ -80,17 +133,22 @@ class KVManager:
         if held:
             self.pool.release(self.tables[slot, :held].tolist(), fence, collected)
             self.tables[slot, :held] = 0
-        self._num_held -= held
         self._num_promised -= int(self._promised[slot])
-        self._held[slot] = self._promised[slot] = 0
+        self._held[slot] = self._promised[slot] = self._published[slot] = 0
 
     def held(self, slot: int) -> int:
         return int(self._held[slot])
 
-    def check_invariants(self) -> None:
+    def blocks(self, slot: int) -> list[int]:
+        """The table of a slot."""
+        table: list[int] = self.tables[slot, : self.held(slot)].tolist()
+        return table
+
+    def check_invariants(self, swapped: list[int]) -> None:
+        """`swapped`: host blocks of all who are swapped out."""
         owned = [int(b) for slot, held in enumerate(self._held.tolist()) for b in self.tables[slot, :held]]
         self.pool.check_invariants(owned)
-        assert self._num_held == len(owned)
+        self.host.check_invariants(swapped)
         assert self._num_promised == self._promised.sum()
         assert (self._promised >= 0).all()
         assert self.available >= 0, "more promised than is free"

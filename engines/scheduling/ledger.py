@@ -23,6 +23,9 @@ class Blocked(IntEnum):
     WATERMARK = 4  # free KV blocks would fall under the watermark
     BATCH = 5  # static batching: the running batch must end first
     PREEMPTED = 6  # something was preempted in this step, so nobody is admitted
+    QUOTA = 7  # the tenant is at its limit
+    PEAK = 8  # the predicted peak of all who would sit does not fit the KV pool
+    PATIENCE = 9  # static batching: the batch is not full yet and may still wait for more
 
 
 LEDGER = np.dtype(
@@ -39,6 +42,9 @@ LEDGER = np.dtype(
         ("dead_row_tokens", "<i8"),
         ("recomputed_tokens", "<i8"),
         ("discarded_tokens", "<i8"),
+        ("prefix_hit_tokens", "<i8"),  # not computed, as another request's blocks held them
+        ("resume_hit_tokens", "<i8"),  # not computed again after a preemption, as the cache still held them
+        ("kv_positions", "<i8"),  # positions that seated requests hold in KV after the step
         ("sampled_tokens", "<i8"),  # output tokens delivered by this step
         ("budget_unused_tokens", "<i8"),
         ("prefill_rows", "<i4"),
@@ -54,9 +60,12 @@ LEDGER = np.dtype(
         ("running", "<i4"),  # unfinished requests in a seat, after the step was planned
         ("waiting", "<i4"),
         ("admitted", "<i4"),
-        ("preempted", "<i4"),
+        ("preempted", "<i4"),  # lost their seat: to be computed again, or swapped out
+        ("evicted_tokens", "<i8"),  # KV positions thrown away by that
         ("swapped_in", "<i4"),
         ("swapped_out", "<i4"),
+        ("swap_in_blocks", "<i4"),
+        ("swap_out_blocks", "<i4"),
         ("rejected", "<i4"),
         ("blocked", "<i4"),  # a Blocked
     ]

@@ -13,7 +13,7 @@ Block 0 is the dummy: padding and dead rows write there and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,10 @@ class StepPlan:
     dead_lengths: IntArray  # [dead rows] KV positions such a row still attends to
     dead_tokens: int  # tokens launched in each dead row
     tables: Tables  # [max_num_seqs, max blocks per sequence], by reference: indexed by slot
+    # [moves, 2] (device block, host block), carried out before anything of the step is written
+    swap_out: IntArray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
+    # [moves, 2] (host block, device block), carried out after swap_out
+    swap_in: IntArray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
 
     @property
     def launched_tokens(self) -> int:

@@ -46,11 +46,14 @@ class Request:
     """Mutable, owned by the scheduler. Others read it."""
 
     __slots__ = (
+        "bucket",
+        "bypassed",
         "computed_peak",
         "error",
         "event_runs",
         "finish_reason",
         "first_ns",
+        "host_blocks",
         "ignore_eos",
         "index",
         "last_ns",
@@ -61,15 +64,18 @@ class Request:
         "priority",
         "prompt_tokens",
         "rank",
+        "resumes_first",
         "sampled_step",
         "sampling",
         "scheduled_ns",
         "seated_step",
         "sent_ns",
+        "sequence",
         "slot",
         "state",
         "stints",
         "submitted_ns",
+        "swapped_positions",
         "tenant",
         "tokens",
     )
@@ -105,10 +111,16 @@ class Request:
             self.tokens[:prompt_tokens] = prompt
         self.state = State.NEW
         self.slot = NO_SLOT
-        self.rank: tuple[float, ...] = ()  # set once at submit by the order policy
+        self.rank = 0.0  # set once at submit by the order policy
+        self.sequence = 0  # order of submission, which breaks ties
+        self.bucket = 0  # which prompts it is batched with
+        self.bypassed = 0  # requests that went before it while it was the head of its queue and did not fit
         self.output_tokens = 0  # delivered
         self.pending = 0  # being sampled by a launched step
         self.computed_peak = 0  # positions below it were computed once already; computing them again is waste
+        self.host_blocks: list[int] = []  # where its KV is while it is swapped out
+        self.swapped_positions = 0  # how many positions those hold
+        self.resumes_first = False  # swapped out under pressure: gets its blocks back before anybody is admitted
         self.preemptions = 0
         self.finish_reason: str | None = None
         self.error: str | None = None
@@ -118,6 +130,11 @@ class Request:
         self.stints: list[Stint] = []
         self.seated_step = 0
         self.sampled_step = 0
+
+    @property
+    def queue(self) -> str:
+        """The queue it waits in: requests of other queues are not held back behind it."""
+        return f"{self.tenant}/{self.bucket}"
 
     @property
     def known(self) -> int:

@@ -24,10 +24,13 @@ class Rows:
         self.kv_limit: IntArray = np.zeros(num_slots, dtype=np.int64)  # positions it can ever compute
         self.prompt: IntArray = np.zeros(num_slots, dtype=np.int64)
         self.peak: IntArray = np.zeros(num_slots, dtype=np.int64)  # positions below were computed before a preemption
+        self.priority: IntArray = np.zeros(num_slots, dtype=np.int64)
+        self.bucket: IntArray = np.zeros(num_slots, dtype=np.int64)
         self.last_step: IntArray = np.zeros(num_slots, dtype=np.int64)  # newest step that has a row for this seat
         self.live: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.zeros(num_slots, dtype=np.bool_)
         self.num_live = 0  # seats of unfinished requests
-        self._order: list[tuple[tuple[float, ...], int]] = []  # (rank, slot) of every taken seat, best rank first
+        # (rank, sequence, slot) of every taken seat, best rank first
+        self._order: list[tuple[float, int, int]] = []
         self._order_slots: IntArray | None = None
         self._free = list(range(num_slots))  # a heap: the lowest free seat first, so that timelines read well
         self._pending: list[tuple[int, int]] = []  # (fence step, slot)
@@ -40,25 +43,33 @@ class Rows:
     def num_taken(self) -> int:
         return len(self._order)
 
+    @property
+    def num_pending(self) -> int:
+        """Seats given up, behind a fence."""
+        return len(self._pending)
+
     def in_order(self) -> IntArray:
         """Slots of all taken seats in plan order (best rank first)."""
         if self._order_slots is None:
-            self._order_slots = np.array([slot for _, slot in self._order], dtype=np.int64)
+            self._order_slots = np.array([slot for _, _, slot in self._order], dtype=np.int64)
         return self._order_slots
 
-    def seat(self, request: Request) -> int:
+    def seat(self, request: Request, computed: int = 0) -> int:
+        """Give the request the lowest free seat; `computed` of its positions are in KV already."""
         slot = heapq.heappop(self._free)
         request.slot = slot
         self.request[slot] = request
-        self.computed[slot] = 0
+        self.computed[slot] = computed
         self.known[slot] = request.known
         self.kv_limit[slot] = request.kv_limit
         self.prompt[slot] = request.prompt_tokens
         self.peak[slot] = request.computed_peak
+        self.priority[slot] = request.priority
+        self.bucket[slot] = request.bucket
         self.last_step[slot] = 0
         self.live[slot] = True
         self.num_live += 1
-        insort(self._order, (request.rank, slot))
+        insort(self._order, (request.rank, request.sequence, slot))
         self._order_slots = None
         return slot
 
@@ -73,7 +84,7 @@ class Rows:
         assert request is not None
         if self.live[slot]:
             self.end(slot)
-        del self._order[bisect_left(self._order, (request.rank, slot))]
+        del self._order[bisect_left(self._order, (request.rank, request.sequence, slot))]
         self._order_slots = None
         request.slot = NO_SLOT
         self.request[slot] = None
@@ -92,7 +103,7 @@ class Rows:
         self._pending = [(fence, slot) for fence, slot in self._pending if fence > collected]
 
     def check_invariants(self) -> None:
-        taken = [slot for _, slot in self._order]
+        taken = [slot for _, _, slot in self._order]
         assert sorted([*taken, *self._free, *(slot for _, slot in self._pending)]) == list(range(self.num_slots))
         assert self._order == sorted(self._order)
         assert self.num_live == int(self.live.sum()) <= self.num_slots

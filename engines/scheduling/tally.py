@@ -17,8 +17,13 @@ class Traffic:
     """What happened to the queue since the last launched step."""
 
     admitted: int = 0
-    preempted: int = 0
+    preempted: int = 0  # lost their seat
+    swapped_out: int = 0  # of those, whose KV went to the host
+    evicted_tokens: int = 0  # KV positions thrown away, to be computed again
+    swapped_in: int = 0
     rejected: int = 0
+    prefix_hit_tokens: int = 0
+    resume_hit_tokens: int = 0
     blocked: Blocked = Blocked.NO
 
 
@@ -51,12 +56,14 @@ class StepTally:
         row["kv_used_blocks"] = kv.num_used
         row["kv_reserved_blocks"] = kv.num_promised
         row["kv_pending_blocks"] = kv.pool.num_pending
-        row["kv_free_blocks"] = kv.available
+        row["kv_cached_blocks"] = cached = min(kv.pool.num_cached, kv.available)  # the rest is promised
+        row["kv_free_blocks"] = kv.available - cached
+        row["kv_positions"] = int(rows.computed[rows.live].sum()) + int(counts.sum())
         row["waiting"] = num_waiting
-        row["admitted"] = traffic.admitted
-        row["preempted"] = traffic.preempted
-        row["rejected"] = traffic.rejected
-        row["blocked"] = traffic.blocked
+        row["swap_out_blocks"] = len(plan.swap_out)
+        row["swap_in_blocks"] = len(plan.swap_in)
+        for name in Traffic.__slots__:
+            row[name] = getattr(traffic, name)
         self.row = row
         self._counts: IntArray = counts
         self._recomputed: IntArray = recomputed

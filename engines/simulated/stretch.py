@@ -58,7 +58,8 @@ class Stretch:
 def quiet_steps(scheduler: Scheduler) -> Quiet | None:
     """What is sure, or None when the next step must be planned in full."""
     rows = scheduler.rows
-    if rows.num_live == 0 or scheduler._in_flight or scheduler._rejected:
+    seating = scheduler.seating
+    if rows.num_live == 0 or scheduler._in_flight or seating.rejected or not seating.quiet():
         return None
     order = rows.in_order()
     all_live = rows.num_live == len(order)
@@ -66,11 +67,12 @@ def quiet_steps(scheduler: Scheduler) -> Quiet | None:
     computed = rows.computed[slots]
     if (rows.known[slots] - computed != 1).any() or (computed < np.maximum(rows.prompt, rows.peak)[slots]).any():
         return None  # a prompt is being computed, or computed again
+    seating.begin(scheduler._step + 1)
     blocked, promise = _why_nobody_comes(scheduler)
     if blocked is None:
         return None
     # Only seats that finished requests hold can get padding now: whether they do is the batching policy's choice.
-    dead = order[:0] if all_live else order[(scheduler._share()[1] > 0) & ~rows.live[order]]
+    dead = order[:0] if all_live else order[(seating.share()[1] > 0) & ~rows.live[order]]
     steps = int((rows.kv_limit[slots] - computed).min())
     kv = int(computed.sum()) + len(slots) + int(rows.computed[dead].sum())
     return Quiet(min(steps, MAX_STEPS), slots, len(dead), kv, blocked, promise)
@@ -81,22 +83,26 @@ def _why_nobody_comes(scheduler: Scheduler) -> tuple[Blocked | None, int]:
 
     While rows only grow, what is available only shrinks, so a head that lacks KV now lacks it until the stretch ends.
     """
-    head = scheduler._head()
+    seating = scheduler.seating
+    head = seating.waiting.head()
     if head is None:
         return Blocked.NO, 0
-    rows, kv, gate, batching = scheduler.rows, scheduler.kv, scheduler.gate, scheduler._batching
+    rows, kv, policies = scheduler.rows, scheduler.kv, seating.policies
     order = rows.in_order()
-    wants = scheduler._wants(order)  # and gets: a token for every live seat always fits the budget
-    room = batching.room(wants, rows.computed[order], wants, gate.budget)
-    if not room or not batching.takes(min(head.known, head.kv_limit), room, head.preemptions > 0):
-        return batching.blocked, 0
+    wants = seating.wants(order)  # and gets: a token for every live seat always fits the budget
+    room = policies.batching.room(wants, rows.computed[order], wants, scheduler.gate.budget)
+    want = min(head.known, head.kv_limit) - head.swapped_positions
+    takes = policies.batching.takes(want, room, head.preemptions > 0) if room else 0
+    if not takes:
+        return policies.batching.blocked, 0
     if rows.num_free == 0:
         return Blocked.ROWS, 0
-    promise = scheduler._admission.promise(head, kv)
+    promise = policies.admission.promise(head, kv, head.swapped_positions + takes)
+    promise = max(promise, len(head.host_blocks))
     left = kv.available - promise
     if left < 0:
         return Blocked.KV, promise
-    return (Blocked.WATERMARK, promise) if left < scheduler._admission.watermark_blocks else (None, 0)
+    return (Blocked.WATERMARK, promise) if left < policies.admission.watermark_blocks else (None, 0)
 
 
 def growth_of(scheduler: Scheduler, quiet: Quiet, steps: int) -> Growth:
@@ -126,16 +132,18 @@ def advance(scheduler: Scheduler, quiet: Quiet, growth: Growth, starts_ns: IntAr
     rows, steps, slots = scheduler.rows, len(ends_ns), quiet.slots
     first_step, end_ns = scheduler._step + 1, int(ends_ns[-1])
     ledger = _ledger(scheduler, quiet, growth, starts_ns, ends_ns)
-    scheduler._traffic = Traffic()
+    scheduler.seating.traffic = Traffic()
     scheduler.kv.grow(slots, rows.computed[slots] + steps)
     rows.computed[slots] += steps
     rows.known[slots] += steps
     scheduler._step += steps
-    scheduler._collected = scheduler._step
+    scheduler.seating.collected = scheduler._step
     rows.last_step[slots] = scheduler._step
     requests = [request for slot in slots.tolist() if (request := rows.request[slot]) is not None]
     for request in requests:
         _deliver(request, first_step, steps, end_ns)
+    for _ in range(steps):
+        scheduler.seating.policies.order.served(requests)
     outcome = Outcome(delivered=requests)
     for request in requests:
         if request.output_tokens >= request.max_output_tokens:
@@ -167,6 +175,7 @@ def _ledger(scheduler: Scheduler, quiet: Quiet, growth: Growth, starts_ns: IntAr
     ledger["budget_unused_tokens"] = scheduler.gate.budget - live - dead
     ledger["decode_rows"] = ledger["active_slots"] = ledger["running"] = live
     ledger["dead_slots"] = dead
+    ledger["kv_positions"] = int(scheduler.rows.computed[scheduler.rows.live].sum()) + live * (1 + np.arange(steps))
     ledger["idle_slots"] = scheduler.rows.num_slots - live - dead
     ledger["kv_used_blocks"] = growth.used
     ledger["kv_reserved_blocks"] = growth.reserved
@@ -175,7 +184,8 @@ def _ledger(scheduler: Scheduler, quiet: Quiet, growth: Growth, starts_ns: IntAr
     ledger["blocked"] = quiet.blocked
     if quiet.blocked is Blocked.WATERMARK:  # as the pool fills, the head lacks blocks outright
         ledger["blocked"][growth.free < quiet.head_promise] = Blocked.KV
-    traffic = scheduler._traffic  # what happened since the last step belongs to the next one
-    ledger["admitted"][0], ledger["preempted"][0] = traffic.admitted, traffic.preempted
-    ledger["rejected"][0] = traffic.rejected
+    traffic = scheduler.seating.traffic  # what happened since the last step belongs to the next one
+    for name in Traffic.__slots__:
+        if name != "blocked":
+            ledger[name][0] = getattr(traffic, name)
     return ledger

@@ -32,7 +32,7 @@ Call = Callable[..., Outcome]
         (["--model", "no-such-model"], ["no-such-model"]),
         (["--model", "broken.gguf"], ["broken.gguf"]),
         (["--engine", "simulated"], ["--engine", "not available yet"]),
-        (["--on-kv-pressure", "swap"], ["--on-kv-pressure", "not available yet"]),
+        (["--on-kv-pressure", "forget"], ["--on-kv-pressure", "swap"]),
         (["--sla", "p99_ttft_ms=5"], ["--sla"]),
         (["--config", "none.toml"], ["none.toml"]),
         (["--speed", "9"], ["--speed"]),

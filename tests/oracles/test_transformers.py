@@ -175,6 +175,28 @@ def test_greedy_tokens_equal_transformers_after_a_forced_preemption(twins: Twins
     assert [outputs_of(one) for one in requests] == twins.expected
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+def test_greedy_tokens_equal_transformers_after_swapping(twins: Twins, depth: int) -> None:
+    config = SchedulerConfig(
+        kv_blocks=17, max_model_len=256, max_num_seqs=8, watermark=0.0, on_kv_pressure="swap", swap_blocks=32
+    )
+    requests = _requests()
+    plans = serve(twins.ours, config, requests, depth=depth)
+    assert sum(len(plan.swap_in) for plan in plans) > 0
+    assert [outputs_of(one) for one in requests] == twins.expected
+
+
+def test_greedy_tokens_equal_transformers_behind_shared_prefixes(twins: Twins) -> None:
+    """Every prompt twice, two seats: the second finds the first one's blocks, and computes only the rest."""
+    config = SchedulerConfig(kv_blocks=64, max_model_len=256, max_num_seqs=2, block_size=4, prefix_caching=True)
+    requests = [request(i, PROMPTS[i // 2], NEW_TOKENS, Sampling(seed=i)) for i in range(2 * len(PROMPTS))]
+    plans = serve(twins.ours, config, requests)
+    rows = [row for plan in reversed(plans) for row in zip(plan.requests, plan.starts, strict=True)]
+    first_starts = {one.index: int(start) for one, start in rows}
+    assert sum(start > 0 for start in first_starts.values()) >= len(PROMPTS) - 2
+    assert [outputs_of(one) for one in requests] == [tokens for tokens in twins.expected for _ in range(2)]
+
+
 def test_greedy_tokens_equal_transformers_when_planning_runs_ahead(twins: Twins) -> None:
     """With a step in flight the host has not seen the newest tokens: they come from the device's memory of them."""
     requests = _requests()

@@ -6,17 +6,32 @@ tokens: 0 for a finished request that holds its seat, 1 for a decode, more for a
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
 from engines.scheduling.ledger import Blocked
 from engines.scheduling.plan import IntArray
+from engines.scheduling.request import Request
 
 
 class Batching(Protocol):
     holds: bool  # finished requests keep seat and blocks until the whole batch has ended
     blocked: Blocked  # what to say when takes() is 0
+    buckets: tuple[int, ...]  # prompt-length limits, ascending; prompts of different buckets are batched apart
+
+    def turn(self, prefilling: Sequence[int], waiting: Sequence[int], step: int) -> int | None:
+        """The bucket whose prompts are admitted and computed in this step; None: all. Asked only with buckets.
+
+        prefilling: buckets of the seated prompts; waiting: buckets of the waiting, who goes first first.
+        """
+        ...
+
+    def opens_at_ns(self, num_waiting: int, num_seats: int, oldest_ns: int) -> int:
+        """When an empty engine may admit those who wait, the oldest since `oldest_ns`."""
+        ...
 
     def room(self, wants: IntArray, computed: IntArray, counts: IntArray, budget: int) -> int:
         """Tokens that newly admitted requests may use in this step; 0 closes admission."""
@@ -31,6 +46,11 @@ class Batching(Protocol):
         ...
 
 
+def bucket_of(request: Request, limits: Sequence[int]) -> int:
+    """Number of limits the prompt exceeds: with 512 and 4096, prompts of 512, 4096 and 9000 are in 0, 1 and 2."""
+    return bisect_left(limits, request.prompt_tokens)
+
+
 class Continuous:
     """Iteration-level batching: at every step finished requests leave and waiting ones join.
 
@@ -38,14 +58,32 @@ class Continuous:
     prefill_first (decode_first=False): while any prompt is unfinished, a step is all prompts and decodes wait.
     chunked=False: a prompt is computed whole or not at all in a step. One exception: a request that was preempted may
     have outgrown the budget, so its recomputation is always split.
+    max_chunk: no prompt takes more of one step, so that a long one leaves something to the short ones behind it.
+    buckets: in one step only the prompts of one bucket are computed; buckets with work take turns, step by step.
     """
 
     holds = False
     blocked = Blocked.TOKENS
 
-    def __init__(self, *, chunked: bool = True, decode_first: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        chunked: bool = True,
+        decode_first: bool = True,
+        max_chunk: int | None = None,
+        buckets: tuple[int, ...] = (),
+    ) -> None:
         self.chunked = chunked
         self.decode_first = decode_first
+        self.max_chunk = max_chunk
+        self.buckets = buckets
+
+    def turn(self, prefilling: Sequence[int], waiting: Sequence[int], step: int) -> int | None:
+        present = sorted({*prefilling, *waiting})
+        return present[step % len(present)] if present else None
+
+    def opens_at_ns(self, num_waiting: int, num_seats: int, oldest_ns: int) -> int:
+        return 0
 
     def room(self, wants: IntArray, computed: IntArray, counts: IntArray, budget: int) -> int:
         if not self.decode_first:  # admitted prompts push the decodes out of this step
@@ -54,15 +92,15 @@ class Continuous:
 
     def takes(self, want: int, room: int, resumed: bool) -> int:
         if self.chunked or resumed:
-            return min(want, room)
+            return min(want, room, self.max_chunk or room)
         return want if want <= room else 0
 
     def share(self, wants: IntArray, computed: IntArray, budget: int) -> tuple[IntArray, IntArray]:
-        counts = wants
+        counts = wants if self.max_chunk is None else np.minimum(wants, self.max_chunk)
         if not self.decode_first:
             decoding = _decoding(wants, computed)
             if not decoding.all():
-                counts = np.where(decoding, 0, wants)
+                counts = np.where(decoding, 0, counts)
         if int(counts.sum()) > budget:
             # budget >= seats, so single tokens always fit; prompts take what is left in plan order
             single = np.minimum(counts, 1)
@@ -75,14 +113,24 @@ class Continuous:
 class Static:
     """Request-level batching: a batch is admitted into an empty engine and runs until its longest member ends.
 
-    `compact_freed`: finished rows are dropped from the launch and freed; the seat stays empty until the batch ends.
-    `compact_held`:  finished rows are dropped from the launch, but keep seat and blocks until the batch ends.
+    holds=False (`compact-freed`): finished rows are not launched and freed; the seat stays empty until the batch ends.
+    holds=True (`compact-held`):   finished rows are not launched, but keep seat and blocks until the batch ends.
+    patience_ns: an empty engine waits so long for the seats to fill before it starts with fewer.
+    buckets: a batch is formed from the prompts of one bucket, that of the request that goes first.
     """
 
     blocked = Blocked.BATCH
 
-    def __init__(self, *, holds: bool) -> None:
+    def __init__(self, *, holds: bool, patience_ns: int = 0, buckets: tuple[int, ...] = ()) -> None:
         self.holds = holds
+        self.patience_ns = patience_ns
+        self.buckets = buckets
+
+    def turn(self, prefilling: Sequence[int], waiting: Sequence[int], step: int) -> int | None:
+        return waiting[0] if waiting and not prefilling else None
+
+    def opens_at_ns(self, num_waiting: int, num_seats: int, oldest_ns: int) -> int:
+        return 0 if num_waiting >= num_seats else oldest_ns + self.patience_ns
 
     def room(self, wants: IntArray, computed: IntArray, counts: IntArray, budget: int) -> int:
         return budget if len(wants) == 0 else 0
@@ -106,8 +154,8 @@ class PaddedStatic(Static):
     covers prefill and decode; nobody decodes before the rectangle's last column, where all get their first token.
     """
 
-    def __init__(self) -> None:
-        super().__init__(holds=True)
+    def __init__(self, *, patience_ns: int = 0, buckets: tuple[int, ...] = ()) -> None:
+        super().__init__(holds=True, patience_ns=patience_ns, buckets=buckets)
 
     def share(self, wants: IntArray, computed: IntArray, budget: int) -> tuple[IntArray, IntArray]:
         if len(wants) == 0:

@@ -93,7 +93,8 @@ def serve(llama: Llama, config: SchedulerConfig, requests: Sequence[Request], *,
     """Submit everything, run to the end with `depth` steps in flight while planning, and return the plans."""
     scheduler = config.build()
     pool = pool_for(llama, config.kv_blocks, config.block_size)
-    executor = executor_for(llama, pool, config.max_num_seqs)
+    clock = VirtualClock()
+    executor = TorchExecutor(llama, pool, max_num_seqs=config.max_num_seqs, clock=clock, swap_blocks=config.swap_blocks)
     for one in requests:
         assert not scheduler.submit(one, 0).finished, one.error
     plans: list[StepPlan] = []

@@ -66,6 +66,44 @@ def req(index: int, prompt: int, output: int, **more: object) -> Request:
     return Request(index, prompt, output, **more)  # type: ignore[arg-type]
 
 
+class Memory:
+    """KV memory as an executor would treat it, holding in every place whose token prefix was computed there.
+
+    Whatever is shared, swapped or computed again, each row must find its own prefix in its blocks.
+    """
+
+    def __init__(self) -> None:
+        self._device: dict[tuple[int, int], object] = {}
+        self._host: dict[tuple[int, int], object] = {}
+        self._launched: deque[tuple[StepPlan, list[list[int]]]] = deque()
+
+    def launch(self, plan: StepPlan) -> None:
+        self._launched.append((plan, [plan.tables[slot].tolist() for slot in plan.slots]))
+
+    def compute(self, block_size: int) -> None:
+        plan, tables = self._launched.popleft()
+        for device, host in plan.swap_out.tolist():
+            for offset in range(block_size):
+                self._host[host, offset] = self._device.get((device, offset))
+        for host, device in plan.swap_in.tolist():
+            for offset in range(block_size):
+                self._device[device, offset] = self._host[host, offset]
+        for request, table, start, count in zip(plan.requests, tables, plan.starts, plan.counts, strict=True):
+            if request.finished:  # aborted in flight: the device computes something, nobody looks
+                continue
+            for position in range(int(start)):
+                found = self._device.get((table[position // block_size], position % block_size))
+                assert found == _content(request, position), f"{request}: wrong KV at {position}"
+            for position in range(int(start), int(start + count)):
+                self._device[table[position // block_size], position % block_size] = _content(request, position)
+
+
+def _content(request: Request, position: int) -> object:
+    if request.tokens is None:
+        return request.index, position
+    return request.tokens[: position + 1].tobytes()
+
+
 @dataclass
 class Driven:
     """A scheduler driven step by step, with everything checked after each."""
@@ -79,6 +117,8 @@ class Driven:
     in_flight: deque[StepPlan] = field(default_factory=deque)
     written: deque[dict[int, Request]] = field(default_factory=deque)  # per step in flight: block -> its writer
     tokens: object = staticmethod(fake_tokens)
+    memory: Memory = field(default_factory=lambda: Memory())
+    now_ns: int = 0
 
     @staticmethod
     def of(depth: int = 0, eos_ids: frozenset[int] = frozenset(), **knobs: object) -> Driven:
@@ -87,7 +127,7 @@ class Driven:
 
     def submit(self, *requests: Request) -> Driven:
         for request in requests:
-            self._take(self.scheduler.submit(request, 0))
+            self._take(self.scheduler.submit(request, self.now_ns))
         return self
 
     def abort(self, index: int) -> None:
@@ -95,9 +135,12 @@ class Driven:
         self.scheduler.check_invariants()
 
     def schedule(self) -> StepPlan | None:
-        plan = self.scheduler.schedule(0)
+        plan = self.scheduler.schedule(self.now_ns)
+        if plan is None and not self.in_flight and (wake_ns := self.scheduler.wake_at_ns) is not None:
+            self.now_ns = max(self.now_ns, wake_ns)
         if plan is not None:
             self._check_plan(plan)
+            self.memory.launch(plan)
             self.plans.append(plan)
             self.in_flight.append(plan)
         self.scheduler.check_invariants()
@@ -106,8 +149,9 @@ class Driven:
     def collect(self) -> Outcome:
         plan = self.in_flight.popleft()
         self.written.popleft()
+        self.memory.compute(self.config.block_size)
         tokens = self.tokens(plan)  # type: ignore[operator]
-        end_ns = plan.step * STEP_NS
+        end_ns = self.now_ns = self.now_ns + STEP_NS
         outcome = self.scheduler.update(StepResult(plan.step, tokens, end_ns - STEP_NS, end_ns, STEP_NS))
         self._take(outcome)
         self.scheduler.check_invariants()
@@ -155,6 +199,7 @@ class Driven:
             for position in range(int(start), int(start + count)):
                 block = int(plan.tables[slot, position // c.block_size])
                 assert block != 0, "a real token would be written to the dummy block"
+                assert self.scheduler.kv.pool.references(block) == 1, "a shared block would be written"
                 writes.append((block, position % c.block_size))
                 writer[block] = request
         assert len(set(writes)) == len(writes), "two writers of one place"

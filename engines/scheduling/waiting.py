@@ -1,0 +1,81 @@
+"""Waiting: everybody without a seat, one heap per queue, so that a queue held back does not hold back the others.
+
+A queue is a tenant (and a prompt bucket, where prompts are bucketed). Entries are ordered by
+
+    (0 for who was swapped out and only needs its blocks back, 1 for the others;  rank;  order of submission)
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Iterator
+
+from engines.scheduling.policies.order import Order
+from engines.scheduling.request import Request, State
+
+_Entry = tuple[int, float, int, Request]
+
+
+class Waiting:
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._queues: dict[str, list[_Entry]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def tenants(self) -> Iterable[str]:
+        """Tenants of those who wait."""
+        return (queue[0][3].tenant for name in self._queues if (queue := self._clean(name)))
+
+    def buckets(self) -> list[int]:
+        """Buckets of those who wait, who goes first first."""
+        heads = [(queue[0][:3], queue[0][3].bucket) for name in self._queues if (queue := self._clean(name))]
+        return list(dict.fromkeys(bucket for _, bucket in sorted(heads)))
+
+    def queues_outside(self, bucket: int | None) -> set[str]:
+        """Queues of the other buckets; none when bucket is None."""
+        if bucket is None:
+            return set()
+        return {name for name in self._queues if (queue := self._clean(name)) and queue[0][3].bucket != bucket}
+
+    def push(self, request: Request) -> None:
+        request.state = State.WAITING
+        entry = (0 if request.resumes_first else 1, request.rank, request.sequence, request)
+        heapq.heappush(self._queues.setdefault(request.queue, []), entry)
+        self._count += 1
+
+    def head(self, skip: Collection[str] = ()) -> Request | None:
+        """Who goes next, leaving out the queues in `skip`."""
+        best: tuple[int, float, float, int] | None = None
+        chosen: Request | None = None
+        for name in self._queues:
+            if name in skip or not (queue := self._clean(name)):
+                continue
+            resumed, rank, sequence, request = queue[0]
+            key = (resumed, self._order.turn(request.tenant), rank, sequence)
+            if best is None or key < best:
+                best, chosen = key, request
+        return chosen
+
+    def pop(self, request: Request) -> None:
+        """Take out the head of a queue."""
+        popped = heapq.heappop(self._queues[request.queue])[3]
+        assert popped is request
+        self._count -= 1
+
+    def forget(self) -> None:
+        """One who waits has ended; its entry is dropped when it comes up."""
+        self._count -= 1
+
+    def _clean(self, name: str) -> list[_Entry]:
+        """The queue, with ended requests gone from its top."""
+        queue = self._queues[name]
+        while queue and queue[0][3].state is not State.WAITING:
+            heapq.heappop(queue)
+        return queue
+
+    def __iter__(self) -> Iterator[Request]:
+        """All who wait, in no particular order."""
+        return (entry[3] for queue in self._queues.values() for entry in queue if entry[3].state is State.WAITING)
