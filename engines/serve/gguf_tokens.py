@@ -19,13 +19,13 @@ _WORDS = (
 
 def build_tokenizer(path: Path, header: dict[str, Any]) -> Tokenizer:
     """EngineError where the file's kind of tokenizer is not supported."""
-    kind = header.get("tokenizer.ggml.model")
-    if kind == "gpt2":
-        tokenizer = _byte_level(path, header)
-    elif kind == "llama":
-        tokenizer = _sentencepiece(header)
-    else:
-        raise EngineError(f"{path}: tokenizer {kind!r} is not supported (supported: gpt2, llama)")
+    model = header.get("tokenizer.ggml.model")
+    if model not in ("gpt2", "llama"):
+        raise EngineError(f"{path}: tokenizer {model!r} is not supported (supported: gpt2, llama)")
+    try:
+        tokenizer = _byte_level(path, header) if model == "gpt2" else _sentencepiece(header)
+    except KeyError as missing:
+        raise EngineError(f"{path}: key {missing} is missing") from None
     pieces = header["tokenizer.ggml.tokens"]
     for token, kind in enumerate(header.get("tokenizer.ggml.token_type", ())):
         if kind in (CONTROL, USER_DEFINED):
@@ -34,19 +34,19 @@ def build_tokenizer(path: Path, header: dict[str, Any]) -> Tokenizer:
             (tokenizer.add_special_tokens if special else tokenizer.add_tokens)([added])
     bos = header.get("tokenizer.ggml.bos_token_id")
     # Files of the SentencePiece kind leave the flag out and mean yes.
-    if bos is not None and header.get("tokenizer.ggml.add_bos_token", kind == "llama"):
+    if bos is not None and header.get("tokenizer.ggml.add_bos_token", model == "llama"):
         begin = pieces[bos]
         tokenizer.post_processor = processors.TemplateProcessing(single=[begin, "$A"], special_tokens=[(begin, bos)])
     return tokenizer
 
 
 def _byte_level(path: Path, header: dict[str, Any]) -> Tokenizer:
-    merges = [tuple(pair.split(" ")) for pair in header["tokenizer.ggml.merges"]]
     split = header.get("tokenizer.ggml.pre", "gpt-2")
+    words = _words(path, split)
+    merges = [tuple(pair.split(" ")) for pair in header["tokenizer.ggml.merges"]]
     # Llama 3 looks a whole word up before it merges.
-    model = models.BPE(_ids(header), merges, ignore_merges=split == "llama-bpe")
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = _words(path, split)
+    tokenizer = Tokenizer(models.BPE(_ids(header), merges, ignore_merges=split == "llama-bpe"))
+    tokenizer.pre_tokenizer = words
     tokenizer.decoder = decoders.ByteLevel()
     if split == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
