@@ -9,6 +9,7 @@ import numpy as np
 from engines.loop import Clock
 from engines.scheduling.plan import IntArray, StepPlan, StepResult
 from engines.simulated.law import StepLaw, StepShape
+from engines.simulated.stretch import Quiet
 
 
 def shape_of(plan: StepPlan) -> StepShape:
@@ -17,8 +18,9 @@ def shape_of(plan: StepPlan) -> StepShape:
     rows = len(counts) + dead
     tokens = plan.launched_tokens
     dead_kv = int(plan.dead_lengths.sum()) if dead else 0
-    if tokens == rows:  # every row has one token
-        return StepShape(tokens, rows, int(starts.sum()) + len(counts) + dead_kv, 0, 0)
+    swapped = len(plan.swap_out) + len(plan.swap_in)
+    if tokens == rows:  # every row has one token, its own or (with count 0) one of padding, which reads nothing
+        return StepShape(tokens, rows, int((counts * (starts + 1)).sum()) + dead_kv, 0, 0, swapped)
     chunk = counts > 1
     pairs = counts * starts + counts * (counts + 1) // 2
     chunk_pairs = int(pairs[chunk].sum())
@@ -28,6 +30,7 @@ def shape_of(plan: StepPlan) -> StepShape:
         kv=int(pairs.sum()) - chunk_pairs + dead_kv,
         prefill_kv=int(starts[chunk].sum()),
         prefill_pairs=chunk_pairs,
+        swapped_blocks=swapped,
     )
 
 
@@ -50,15 +53,12 @@ class CostExecutor:
     def collect(self) -> StepResult:
         return self._submitted.popleft()
 
-    def decode_stretch(self, rows: int, first_kv: int, live_rows: int, steps: int) -> tuple[IntArray, IntArray]:
-        """(start_ns, end_ns) of `steps` decode-only steps in a row, nothing else in flight; `ran_until` accepts them.
-
-        first_kv: what the first of them reads; live_rows read one more position each step after.
-        """
-        kv = first_kv + live_rows * np.arange(steps, dtype=np.int64)
-        gap_ns = self._law.gap_ns(rows)
-        durations_ns = self._law.decode_durations_ns(rows, kv)
-        ends_ns = max(self._clock.now_ns(), self._end_ns) + np.cumsum(durations_ns + gap_ns)
+    def decode_stretch(self, quiet: Quiet) -> tuple[IntArray, IntArray]:
+        """(start_ns, end_ns) of these steps, run now with nothing else in flight; `ran_until` accepts them."""
+        kv = quiet.live_kv + quiet.dead_kv + len(quiet.slots) * np.arange(quiet.steps, dtype=np.int64)
+        durations_ns = self._law.decode_durations_ns(quiet.rows, kv)
+        begin_ns = max(self._clock.now_ns(), self._end_ns)
+        ends_ns = begin_ns + np.cumsum(durations_ns + self._law.gap_ns(quiet.rows))
         return ends_ns - durations_ns, ends_ns
 
     def ran_until(self, end_ns: int) -> None:

@@ -21,8 +21,10 @@ from engines.simulated.law import StepLaw
 from engines.simulated.stretch import advance, growth_of, quiet_steps
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
+from workloads.prompts import Prompts
 from workloads.source import Incoming, PlanSource, Source
 
+PROMPT_IDS = np.arange(1, 32_768, dtype=np.int32)
 WORTH_IT = 2  # steps in a stretch, below which planning them one by one is as quick
 
 
@@ -36,7 +38,10 @@ class SimulatedEngine:
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
         clock = VirtualClock()
         executor = CostExecutor(self.law, clock)
-        scheduler, source = self.config.build(), PlanSource(plan, pacing)
+        scheduler = self.config.build()
+        # Which blocks can be shared depends on what is in them; nothing else depends on what a prompt says.
+        prompts = Prompts(plan, PROMPT_IDS) if self.config.prefix_caching else None
+        source = PlanSource(plan, pacing, prompts)
         loop = partial(run_loop, depth=1) if self.law.overlapped else run_in_stretches
         return loop(scheduler, executor, source, clock, observer, planned=len(plan), make_request=make_request)
 
@@ -51,11 +56,12 @@ class SimulatedEngine:
 
 
 def make_request(one: Incoming) -> Request:
-    """Lengths alone: without token values nothing ends before its length."""
+    """No sampled token has a value here, so nothing ends before its length."""
     return Request(
         one.index,
         one.prompt_tokens,
         one.output_tokens,
+        prompt=one.prompt,
         tenant=one.tenant,
         priority=one.priority,
         scheduled_ns=one.scheduled_ns,
@@ -100,9 +106,9 @@ def run_in_stretches(
         elif scheduler.idle and (stopping or source.exhausted):
             return recorder.record(interrupted=stopping)
         else:
-            due_ns = source.next_due_ns()
-            assert due_ns is not None, "nothing runs, the source has nothing due, and is not exhausted"
-            clock.wait_until(due_ns)
+            wakes = [ns for ns in (source.next_due_ns(), scheduler.wake_at_ns) if ns is not None]
+            assert wakes, "nothing runs, nothing is due, and the source is not exhausted"
+            clock.wait_until(min(wakes))
 
 
 def _take_stretch(
@@ -112,7 +118,7 @@ def _take_stretch(
     quiet = quiet_steps(scheduler)
     if quiet is None or quiet.steps < WORTH_IT:
         return False
-    starts_ns, ends_ns = executor.decode_stretch(quiet.rows, quiet.first_kv, len(quiet.slots), quiet.steps)
+    starts_ns, ends_ns = executor.decode_stretch(quiet)
     if (due_ns := source.next_due_ns()) is not None:  # the step that runs when it comes due is the last
         steps = int(np.searchsorted(ends_ns, due_ns)) + 1
         starts_ns, ends_ns = starts_ns[:steps], ends_ns[:steps]

@@ -29,8 +29,9 @@ class Quiet:
 
     steps: int  # at most: the last of these ends a request
     slots: IntArray  # [rows] live seats in plan order
+    live_kv: int  # positions the live rows read in the first step; each reads one more in every step after
     dead_rows: int
-    first_kv: int  # positions the first step reads
+    dead_kv: int  # positions these read in every step
     blocked: Blocked  # why nobody is admitted
     head_promise: int  # blocks the head of the queue must be promised; it may be short of more as KV fills up
 
@@ -57,10 +58,11 @@ class Stretch:
 
 def quiet_steps(scheduler: Scheduler) -> Quiet | None:
     """What is sure, or None when the next step must be planned in full."""
-    rows = scheduler.rows
-    seating = scheduler.seating
-    if rows.num_live == 0 or scheduler._in_flight or seating.rejected or not seating.quiet():
+    rows, seating = scheduler.rows, scheduler.seating
+    if rows.num_live == 0 or scheduler._in_flight or seating.rejected or seating.moves.out:
         return None
+    if scheduler.kv.index.enabled or not seating.quiet():
+        return None  # steps publish blocks, or more than an end may let somebody in
     order = rows.in_order()
     all_live = rows.num_live == len(order)
     slots = order if all_live else order[rows.live[order]]
@@ -74,8 +76,8 @@ def quiet_steps(scheduler: Scheduler) -> Quiet | None:
     # Only seats that finished requests hold can get padding now: whether they do is the batching policy's choice.
     dead = order[:0] if all_live else order[(seating.share()[1] > 0) & ~rows.live[order]]
     steps = int((rows.kv_limit[slots] - computed).min())
-    kv = int(computed.sum()) + len(slots) + int(rows.computed[dead].sum())
-    return Quiet(min(steps, MAX_STEPS), slots, len(dead), kv, blocked, promise)
+    live_kv, dead_kv = int(computed.sum()) + len(slots), int(rows.computed[dead].sum())
+    return Quiet(min(steps, MAX_STEPS), slots, live_kv, len(dead), dead_kv, blocked, promise)
 
 
 def _why_nobody_comes(scheduler: Scheduler) -> tuple[Blocked | None, int]:
@@ -142,17 +144,21 @@ def advance(scheduler: Scheduler, quiet: Quiet, growth: Growth, starts_ns: IntAr
     requests = [request for slot in slots.tolist() if (request := rows.request[slot]) is not None]
     for request in requests:
         _deliver(request, first_step, steps, end_ns)
-    for _ in range(steps):
-        scheduler.seating.policies.order.served(requests)
+    order = scheduler.seating.policies.order
+    for _ in range(steps - 1):
+        order.served(requests)
     outcome = Outcome(delivered=requests)
     for request in requests:
         if request.output_tokens >= request.max_output_tokens:
             scheduler._end(request, "length", outcome)
+    order.served(requests)
     return Stretch(ledger, outcome)
 
 
 def _deliver(request: Request, first_step: int, steps: int, end_ns: int) -> None:
-    """`steps` calls of Request.deliver; the first token came before, or the request would not be decoding."""
+    """`steps` tokens at once; the first of all came before, or the request would not be decoding."""
+    if request.sampled_step == 0:  # it has just been computed again after a preemption
+        request.sampled_step = first_step
     run = request.event_runs[-1]
     if run[0] + run[1] == first_step:
         run[1] += steps
@@ -175,7 +181,7 @@ def _ledger(scheduler: Scheduler, quiet: Quiet, growth: Growth, starts_ns: IntAr
     ledger["budget_unused_tokens"] = scheduler.gate.budget - live - dead
     ledger["decode_rows"] = ledger["active_slots"] = ledger["running"] = live
     ledger["dead_slots"] = dead
-    ledger["kv_positions"] = int(scheduler.rows.computed[scheduler.rows.live].sum()) + live * (1 + np.arange(steps))
+    ledger["kv_positions"] = quiet.live_kv + live * np.arange(steps)
     ledger["idle_slots"] = scheduler.rows.num_slots - live - dead
     ledger["kv_used_blocks"] = growth.used
     ledger["kv_reserved_blocks"] = growth.reserved

@@ -7,6 +7,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from engines.base import RequestRow, SilentObserver
+from engines.scheduling.quotas import Quota
 from engines.simulated import engine as simulated
 from engines.simulated.engine import SimulatedEngine
 from tests.engines.scheduling.driving import config
@@ -25,8 +26,17 @@ knobs = st.fixed_dictionaries(
         "chunked_prefill": st.booleans(),
         "prefill": st.sampled_from(["decode-first", "prefill-first"]),
         "static": st.sampled_from(["padded", "compact-held", "compact-freed"]),
-        "on_kv_pressure": st.sampled_from(["recompute", "delay", "reject"]),
+        "static_patience_s": st.sampled_from([0.0, 0.0, 0.2]),
+        "on_kv_pressure": st.sampled_from(["recompute", "delay", "reject", "swap"]),
+        "swap_blocks": st.integers(1, 30),
         "watermark": st.sampled_from([0.0, 0.01, 0.3]),
+        "order": st.sampled_from(["fcfs", "fcfs", "shortest-known", "shortest-predicted", "priority", "fair"]),
+        "ageing": st.sampled_from([None, None, 5.0]),
+        "skip_ahead": st.sampled_from([0, 0, 2]),
+        "victim": st.sampled_from(["newest", "least-computed", "lowest-priority"]),
+        "prompt_buckets": st.sampled_from([(), (), (10, 30)]),
+        "prefix_caching": st.sampled_from([False, False, True]),
+        "quotas": st.sampled_from([{}, {}, {"a": Quota(rows=2, tokens_per_s=50.0)}]),
     }
 )
 pacings = st.one_of(
@@ -42,7 +52,10 @@ pacings = st.one_of(
         }
     ),
 )
-lengths = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60), st.integers(0, 3 * UGAP)), min_size=1, max_size=25)
+# prompt, output, gap, tenant, priority
+requests = st.tuples(
+    st.integers(1, 60), st.integers(1, 60), st.integers(0, 3 * UGAP), st.integers(0, 1), st.integers(0, 2)
+)
 
 
 class StopsAfter(SilentObserver):
@@ -58,15 +71,20 @@ class StopsAfter(SilentObserver):
 
 
 @settings(max_examples=300, deadline=None)
-@given(knobs, pacings, lengths, st.sampled_from([None, None, 1, 4]))
+@given(knobs, pacings, st.lists(requests, min_size=1, max_size=25), st.sampled_from([None, None, 1, 4]))
 def test_stretches_change_nothing(
     chosen: dict[str, object],
     pacing: dict[str, object],
-    wanted: list[tuple[int, int, int]],
+    wanted: list[tuple[int, int, int, int, int]],
     stop_after: int | None,
 ) -> None:
-    prompts, outputs, gaps = zip(*wanted, strict=True)
-    plan = RequestPlan.of(prompts, outputs, arrivals_ugap=np.cumsum(gaps, dtype=np.int64))
+    prompts, outputs, gaps, tenant, priority = (
+        np.array(column, dtype=np.int64) for column in zip(*wanted, strict=True)
+    )
+    plan = RequestPlan.of(
+        prompts, outputs, arrivals_ugap=np.cumsum(gaps), tenant=tenant, priority=priority, tenants=("a", "b")
+    )
+    chosen["preempt_for_priority"] = chosen["order"] == "priority"
     settings_of_run = config(**chosen)
 
     def observer() -> SilentObserver:

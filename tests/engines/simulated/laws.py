@@ -8,10 +8,11 @@ from engines.base import Observer, RunRecord, SilentObserver
 from engines.loop import Executor, VirtualClock, run_loop
 from engines.scheduling.config import SchedulerConfig
 from engines.simulated.cost import CostExecutor
-from engines.simulated.engine import make_request
+from engines.simulated.engine import PROMPT_IDS, make_request
 from engines.simulated.law import DecodeTerms, GapTerms, MixedTerms, Origin, StepLaw
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
+from workloads.prompts import Prompts
 from workloads.source import PlanSource
 
 # An 8B model on a small GPU, in ns; none of the numbers is round, so that every term shows in the last digit.
@@ -40,7 +41,11 @@ def run_step_by_step(
     return run_loop(
         config.build(),
         executor(clock),
-        PlanSource(plan, Pacing(plan.arrivals_ugap, **pacing)),  # type: ignore[arg-type]
+        PlanSource(
+            plan,
+            Pacing(plan.arrivals_ugap, **pacing),  # type: ignore[arg-type]
+            Prompts(plan, PROMPT_IDS) if config.prefix_caching else None,
+        ),
         clock,
         observer or SilentObserver(),
         planned=len(plan),
