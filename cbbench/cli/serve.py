@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cbbench.cli.options import DEBUG, ENGINE, PREFILL, RUN_OPTIONS, SCHEDULER, takes
+from cbbench.cli.options import DEBUG, JUDGEMENT, OUTPUT, RUN_OPTIONS, SERVER, WORKLOAD, takes
 
 if TYPE_CHECKING:
     from socket import socket
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from cbbench.config import RunConfig
     from engines.serve.server import Server
 
-_PANELS = (ENGINE, SCHEDULER, PREFILL)
+_OF_A_RUN = (SERVER, WORKLOAD, JUDGEMENT, OUTPUT)
 _OF_OTHER_ENGINES = ("engine", "law", "hardware")
 
 
 def _served(parameter: Any) -> bool:
     """Whether an option of `run` is a setting of the engine that is served here."""
     panel = parameter.annotation.__metadata__[0].rich_help_panel
-    return panel in _PANELS and parameter.name not in _OF_OTHER_ENGINES
+    return panel not in _OF_A_RUN and parameter.name not in _OF_OTHER_ENGINES
 
 
 @takes(*filter(_served, RUN_OPTIONS), DEBUG)
@@ -46,7 +46,7 @@ def command(
     from cbbench.config import build_config
     from engines.serve.server import bind
 
-    config = build_config({key: value for key, value in given.items() if key != "debug" and value is not None})
+    config = build_config({key: value for key, value in given.items() if key != "debug" and value not in (None, [])})
     with bind(host, port) as bound:
         server = _build(config, served_model_name or config.model)
         return _run(server, bound, drain, f"{config.mode} · {served_model_name or config.model}")

@@ -242,7 +242,7 @@ def _raise_if_failed(stream: Stream) -> None:
         raise Refusal(429, f"rejected under load: {error}", code="rate_limit_exceeded")
     if reason == "aborted":
         raise Refusal(503, "the server is shutting down")
-    raise Refusal(500, "the engine died")
+    raise Refusal(500, "the engine has ended")
 
 
 def _json(content: Any, status: int = 200) -> web.Response:

@@ -69,4 +69,5 @@ def drive(
         elif in_flight == 0:
             if scheduler.idle and inbox.exhausted:
                 return
-            clock.wait_until(inbox.next_due_ns())
+            wake_at_ns = scheduler.wake_at_ns
+            clock.wait_until(inbox.next_due_ns() if wake_at_ns is None else wake_at_ns)

@@ -20,7 +20,7 @@ def reference_server(model: LoadedModel, config: SchedulerConfig, *, name: str, 
     llama = model.llama
     pool = KVPool(llama.config, config.kv_blocks, config.block_size, dtype=llama.dtype, device=llama.device)
     clock = WakeableClock()
-    executor = TorchExecutor(llama, pool, max_num_seqs=config.max_num_seqs, clock=clock)
+    executor = TorchExecutor(llama, pool, max_num_seqs=config.max_num_seqs, clock=clock, swap_blocks=config.swap_blocks)
     scheduler = config.build(frozenset(model.checkpoint.eos_ids))
     served = Served(name, llama.config.vocab, config.max_model_len, config.kv_blocks * config.block_size)
     text = load_text(None if random_weights else _path(model.name))

@@ -89,7 +89,7 @@ def test_a_dead_engine_ends_its_streams_and_the_server() -> None:
     with echoing() as (server, executor):
         executor.fail_at = 20
         *_, last = server.events(COMPLETIONS, {"prompt": "abc", "max_tokens": 100})
-        assert last["error"] == {"message": "the engine died", "type": "server_error", "param": None, "code": None}
+        assert last["error"] == {"message": "the engine has ended", "type": "server_error", "param": None, "code": None}
         assert server.ended()
         (error,) = server.error
         assert isinstance(error, EngineError)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from engines.scheduling.quotas import Quota
 from tests.engines.serve.serving import Running, echoing, eventually, ids, stream_data
 
 COMPLETIONS = "/v1/completions"
@@ -54,16 +55,29 @@ def test_a_client_that_goes_while_it_waits_is_never_computed(stream: bool) -> No
         assert {index for step in executor.launched for index in step} == {0}
 
 
-def test_sixteen_streams_at_once_each_get_their_own() -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"prefix_caching": True},
+        {"on_kv_pressure": "swap", "swap_blocks": 12},
+        {"order": "fair", "quotas": {"u0": Quota(rows=1)}},
+        {"mode": "static", "static": "compact-held", "static_patience_s": 0.05},
+        {"mode": "static"},
+    ],
+    ids=str,
+)
+def test_sixteen_streams_at_once_each_get_their_own(settings: dict[str, Any]) -> None:
     prompts = [f"stream {i}: {chr(97 + i) * i} " for i in range(16)]
 
     def ask(prompt: str) -> str:
         body = {"prompt": prompt, "max_tokens": len(prompt), "stream_options": {"include_usage": True}}
+        body["user"] = f"u{len(prompt) % 3}"
         *chunks, usage, done = server.events(COMPLETIONS, body)
         assert (usage["usage"]["completion_tokens"], done) == (len(prompt), "[DONE]")
         return "".join(chunk["choices"][0]["text"] for chunk in chunks)
 
-    with echoing(max_num_seqs=8, kv_blocks=12) as (server, executor):  # too few blocks for all: some are preempted
+    with echoing(kv_blocks=12, **settings) as (server, executor):  # too few blocks for all
         with ThreadPoolExecutor(16) as pool:
             assert list(pool.map(ask, prompts)) == prompts
         assert max(map(len, executor.launched)) > 1
@@ -74,9 +88,9 @@ def test_sixteen_streams_at_once_each_get_their_own() -> None:
 def test_a_slow_reader_holds_nobody_up() -> None:
     """It does not read at all; its tokens wait in memory, and the engine and the others go on."""
     with echoing(max_model_len=4096, kv_blocks=512) as (server, _):
-        with _unread(server, {"prompt": "abc", "max_tokens": 4000, "stream": True}):
+        with _unread(server, {"prompt": "abc", "max_tokens": 2000, "stream": True}):
             assert server.complete("others", max_tokens=6)["text"] == "others"
-            assert eventually(lambda: server.metric("vllm:generation_tokens_total") == 4006)
+            assert eventually(lambda: server.metric("vllm:generation_tokens_total") == 2006)
             assert eventually(lambda: server.metric("vllm:num_requests_running") == 0)
         assert server.complete("again", max_tokens=5)["text"] == "again"
 

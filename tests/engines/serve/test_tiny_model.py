@@ -41,7 +41,7 @@ def client(server: Running) -> Iterator[Any]:
 
 def test_sixteen_streams_are_what_each_is_alone(server: Running) -> None:
     """Greedy, half of them streamed, in a pool too small for all, so that some are preempted and recomputed."""
-    bodies = [{"prompt": f"{i} " * (1 + 3 * i), "max_tokens": 24 + i} for i in range(16)]
+    bodies: list[dict[str, Any]] = [{"prompt": f"{i} " * (1 + 3 * i), "max_tokens": 24 + i} for i in range(16)]
 
     def ask(i: int) -> str:
         if i % 2:
