@@ -174,6 +174,7 @@ _DEFINITIONS = {
     "e2el_ms": "End-to-end latency: from sending to the last token event.",
     "ttft_sched_ms": "TTFT from the scheduled time, so a late send counts; SLAs in open loop use it.",
     "e2el_sched_ms": "E2EL from the scheduled time, so a late send counts; SLAs in open loop use it.",
+    "ttfot_ms": "Time to first token of the answer, where reasoning came before it; null where none did.",
     "goodput.request_per_s": "Requests that completed and met the loosest bound of every latency SLA, per second.",
     "goodput.attainment": (
         "Share of ended requests that met them; failed and cancelled ones are misses, except those cancelled by an "

@@ -32,7 +32,7 @@ Call = Callable[..., Outcome]
         (["--model", "no-such-model"], ["no-such-model"]),
         (["--model", "broken.gguf"], ["broken.gguf"]),
         (["--engine", "simulated"], ["--engine simulated", "--law", "--hardware"]),
-        (["--url", "http://127.0.0.1:9"], ["127.0.0.1:9"]),
+        (["--url", "http://127.0.0.1:9"], ["--device", "the server at --url has its own"]),
         (["--tenants", "a:weigth=3;b"], ["--tenants", "weigth"]),
         (["--on-kv-pressure", "forget"], ["--on-kv-pressure", "swap"]),
         (["--sla", "p99_ttft_ms=5"], ["--sla"]),
