@@ -124,7 +124,7 @@ def load(pipe: Any, url: str, case: Case, realtime: bool, kernel_stamps: bool) -
     engine = RemoteEngine(RemoteConfig(url=url, kernel_stamps=kernel_stamps, warmup_requests=0))
     pacing = Pacing(plan.arrivals_ugap, rate_per_s=case.rate_per_s, concurrency=case.concurrency)
     record = engine.run(plan, pacing, SilentObserver())
-    report = engine.client_report
+    report = engine.client
     assert report is not None
     truths = msgspec.msgpack.decode(urllib.request.urlopen(f"{url}/truth").read(), type=list[Truth])
     low, high = engine.config.token_ids

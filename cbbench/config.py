@@ -38,7 +38,18 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
 
+    law: str | None = None  # simulated: a run's folder with law.json, or that file
+    hardware: str | None = None  # simulated, uncalibrated
+    api: Literal["completions", "chat", "tgi"] = "completions"
+    ca_file: str | None = None
+    prompt_form: Literal["auto", "ids", "text"] = "auto"
+    extra_body: str | None = None  # a JSON object
+    warmup: Natural = 4  # requests
+    workers: str = "1"  # or auto
+    read_timeout: PositiveFloat = 600.0  # s
+
     workload: str = "azure-conv"
+    tenants: str | None = None
     num_requests: Positive = 64
     rate: PositiveFloat | None = None  # requests/s; None: no schedule
     arrival: str | None = None  # poisson, under a rate
@@ -87,7 +98,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def config_hash(self) -> str:
         """Identity of the work: equal for two runs that measure the same thing, however judged or shown."""
-        shown = ("sla", "confidence", "max_failure_rate", "output", "json", "timeline")
+        shown = ("sla", "confidence", "max_failure_rate", "output", "json", "timeline", "workers")
         work = {key: value for key, value in msgspec.structs.asdict(self).items() if key not in shown}
         return hashlib.sha256(msgspec.json.encode(work, order="sorted")).hexdigest()[:16]
 
@@ -121,9 +132,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 FIELDS = RunConfig.__struct_fields__
-NOT_YET: dict[str, tuple[str, ...]] = {
-    "engine": ("openai", "simulated"),
-}
+# Settings of an engine of ours: a server at --url has its own, so giving them beside it is a mistake.
+ENGINE_SETTINGS = (
+    "weights", "device", "dtype", "mode", "static", "static_patience", "max_num_seqs", "max_num_batched_tokens",
+    "kv_blocks", "block_size", "chunked_prefill", "prefill", "max_prompt_chunk", "prompt_buckets", "order", "ageing",
+    "skip_ahead", "preempt_for_priority", "quota", "admission", "watermark", "on_kv_pressure", "victim",
+    "swap_blocks", "prefix_caching", "timeline",
+)  # fmt: skip
+SERVER_SETTINGS = ("api", "ca_file", "prompt_form", "extra_body", "warmup", "workers", "read_timeout")
 KIND_WORDS = {
     "int": "a whole number",
     "float": "a number",
@@ -144,7 +160,7 @@ def build_config(given: Mapping[str, Any]) -> RunConfig:
     except msgspec.ValidationError as error:
         field, problem = explain_validation(error, given)
         raise UsageError(f"{flag(field)}: {problem}") from None
-    _refuse_not_yet(config)
+    _refuse_settings_of_others(config, given)
     _refuse_conflicts(config)
     return config
 
@@ -198,13 +214,23 @@ def parse_quota(text: str) -> tuple[str, Quota]:
         ) from None
 
 
-def _refuse_not_yet(config: RunConfig) -> None:
-    for field, values in NOT_YET.items():
-        if (value := getattr(config, field)) in values:
-            have = ", ".join(word for word in choices(field) if word not in values)
-            raise UsageError(f"{flag(field)} {value} is not available yet (available: {have})")
-    if config.url is not None:
-        raise UsageError("--url is not available yet: cbbench cannot load a server over HTTP so far")
+def _refuse_settings_of_others(config: RunConfig, given: Mapping[str, Any]) -> None:
+    """Settings that belong to another kind of engine than the one asked for."""
+    if config.url is not None and given.get("engine", "openai") != "openai":
+        raise UsageError(f"--url loads a server, which is --engine openai, got --engine {config.engine}")
+    if config.url is None and config.engine == "openai":
+        raise UsageError("--engine openai needs --url, as in --url http://127.0.0.1:8000")
+    others = SERVER_SETTINGS if config.url is None else (*ENGINE_SETTINGS, "law", "hardware")
+    where = (
+        "needs --url: it is a setting of a load over HTTP"
+        if config.url is None
+        else ("is a setting of cbbench's own engine: the server at --url has its own")
+    )
+    for field in others:
+        if field in given:
+            raise UsageError(f"{flag(field)} {where}")
+    if config.engine != "simulated" and (config.law or config.hardware):
+        raise UsageError(f"--{'law' if config.law else 'hardware'} needs --engine simulated")
 
 
 def _refuse_conflicts(config: RunConfig) -> None:
@@ -218,6 +244,8 @@ def _refuse_conflicts(config: RunConfig) -> None:
         raise UsageError("--static-patience needs --mode static")
     if config.swap_blocks is not None and config.on_kv_pressure != "swap":
         raise UsageError("--swap-blocks needs --on-kv-pressure swap")
+    if config.tenants is not None and config.arrival == "trace":
+        raise UsageError("--arrival trace and --tenants: a mix of tenants has no trace's arrivals; give --rate")
     if config.arrival not in (None, "trace") and config.rate is None:
         raise UsageError(f"--arrival {config.arrival} needs --rate: without it, nothing is scheduled")
     if config.temperature == 0 and (config.top_k or config.top_p < 1):

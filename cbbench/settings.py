@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from cbbench.config import RunConfig, UsageError, explain_validation
+from cbbench.config import ENGINE_SETTINGS, RunConfig, UsageError, explain_validation
 from workloads.spec import suggestions
 
 Command = Literal["run", "sweep"]
@@ -26,7 +26,12 @@ def gather(command: Command, options: Mapping[str, Any]) -> dict[str, Any]:
     ours = ("config", "debug")
     flags = {key: value for key, value in options.items() if key not in ours and value is not None and value != []}
     chosen = read_config_file(file, command) | flags
-    return suggestions(str(chosen.get("workload", RunConfig().workload))) | chosen
+    if "tenants" in chosen:  # a mix has no single workload to suggest anything
+        return chosen
+    suggested = suggestions(str(chosen.get("workload", RunConfig().workload)))
+    if "url" in chosen:  # the server's settings are its own
+        suggested = {key: value for key, value in suggested.items() if key not in ENGINE_SETTINGS}
+    return suggested | chosen
 
 
 def read_config_file(path: Path | None, command: Command) -> dict[str, Any]:

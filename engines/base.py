@@ -33,6 +33,34 @@ class EngineError(Exception):
         self.exit_code = exit_code
 
 
+class PartialRun(EngineError):
+    """The run ended before its time, not by the user's wish; `record` holds what there is."""
+
+    def __init__(self, message: str, exit_code: int, record: RunRecord) -> None:
+        super().__init__(message, exit_code)
+        self.record = record
+
+
+class ClientReport(msgspec.Struct, frozen=True):
+    """How well a load client did its own work. None is what could not be measured."""
+
+    stamps: Literal["kernel", "read", "mixed"]  # the clock of the token times: the kernel's, or that of our reads
+    loop_lag_p99_ms: float | None  # a turn of the event loop: what a socket that is ready waits at most
+    read_lag_p99_ms: float | None  # from the kernel's stamp to our read; None without kernel stamps
+    send_lag_p99_ms: float | None  # from when a request could be sent (due, with a seat free) to when it was
+    cpu_share: float | None  # of one core, mean over the workers
+    achieved_over_asked_rate: float | None  # None in a closed loop, which asks for no rate
+    coalesced_event_share: float | None  # of token events; these have no time of their own
+    token_events: int
+    cpu_s: float
+    resends: int  # on a reused connection that closed before any byte of the answer
+    connections: int
+    prompt_mismatch_share: float | None  # of the prompts whose tokens the server counted
+    prompt_tokens_over_mean: float | None  # served - planned
+    short_answer_share: float | None  # completed with fewer output tokens than planned
+    workers: int
+
+
 class Stint(msgspec.Struct, frozen=True, array_like=True):
     """One stay of a request in a seat. Steps count from 1; `sampled` is the first step that gave it a token, 0 if none.
 
@@ -158,5 +186,10 @@ class RunRecord:
 
 class Engine(Protocol):
     """Three kinds (reference, openai, simulated), one method."""
+
+    @property
+    def client(self) -> ClientReport | None:
+        """After a run over HTTP: how the client did; None where there is no client in between."""
+        ...
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord: ...

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import RequestRow, RunRecord, Signal
+from engines.base import ClientReport, RequestRow, RunRecord, Signal
 from engines.scheduling.ledger import LEDGER, StepArray
 from reports.files import FolderError, disk, read_array, read_json, read_lines, write_atomic
 from reports.gate import parse_all
@@ -79,10 +79,10 @@ class RunWriter:
     def sampled(self, signal: Signal) -> None:
         self._append(SIGNALS, self._encode(signal) + b"\n")
 
-    def finish(self, record: RunRecord) -> RunFile:
+    def finish(self, record: RunRecord, client: ClientReport | None = None) -> RunFile:
         """Close the raw files, write the whole run.json and return it. ValueError for a bad SLA expression."""
         self.close()
-        run = completed_run(record, self.header)
+        run = completed_run(record, msgspec.structs.replace(self.header, client=client))
         write_atomic(self.folder / RUN, run)
         return run
 

@@ -49,6 +49,7 @@ class RequestTimes:
     e2el_ms: FloatArray
     ttft_sched_ms: FloatArray
     e2el_sched_ms: FloatArray
+    ttfot_ms: FloatArray  # to the first token of the answer; equals TTFT where no reasoning came before it
     itl_ms: FloatArray  # all gaps between token events of completed requests, request after request
     itl_event: IntColumn  # the event that ended each of these gaps, as an index into event_ns
     event_ns: IntColumn  # when every token event of the record came
@@ -85,6 +86,7 @@ def request_times(record: RunRecord) -> RequestTimes:
     failed = _flags(row.status == "failed" for row in record.rows)[order]
     rejected = _flags(row.finish_reason == "rejected" for row in record.rows)[order]
     at_length = _flags(row.finish_reason == "length" for row in record.rows)[order]
+    answer = record.column_ns("first_answer")[order]
     event_ns = record.event_times_ns()
     itl_event = _gap_ends(record)
     return RequestTimes(
@@ -107,6 +109,7 @@ def request_times(record: RunRecord) -> RequestTimes:
         e2el_ms=_between_ms(sent, last, completed),
         ttft_sched_ms=_between_ms(scheduled, first, completed),
         e2el_sched_ms=_between_ms(scheduled, last, completed),
+        ttfot_ms=_between_ms(sent, np.where(answer == MISSING, first, answer), completed),
         itl_ms=(event_ns[itl_event] - event_ns[itl_event - 1]) / 1e6,
         itl_event=itl_event,
         event_ns=event_ns,
@@ -171,6 +174,7 @@ _DEFINITIONS = {
     "e2el_ms": "End-to-end latency: from sending to the last token event.",
     "ttft_sched_ms": "TTFT from the scheduled time, so a late send counts; SLAs in open loop use it.",
     "e2el_sched_ms": "E2EL from the scheduled time, so a late send counts; SLAs in open loop use it.",
+    "ttfot_ms": "Time to first token of the answer, where reasoning came before it; null where none did.",
     "goodput.request_per_s": "Requests that completed and met the loosest bound of every latency SLA, per second.",
     "goodput.attainment": (
         "Share of ended requests that met them; failed and cancelled ones are misses, except those cancelled by an "

@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from engines.base import ClientReport
+
 RUN_SCHEMA: Final = "cbbench.run/1"
 SWEEP_SCHEMA: Final = "cbbench.sweep/1"
 
@@ -106,6 +108,7 @@ class Latency(msgspec.Struct, frozen=True):
     e2el_ms: Distribution
     ttft_sched_ms: Distribution
     e2el_sched_ms: Distribution
+    ttfot_ms: Distribution | None = None  # only where some answer came after reasoning
 
 
 class Goodput(msgspec.Struct, frozen=True):
@@ -221,6 +224,7 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     summary: Summary | None = None
     sla: tuple[SlaResult, ...] = ()
     validity: Validity | None = None
+    client: ClientReport | None = None  # of a run over HTTP
 
 
 class Point(msgspec.Struct, frozen=True):

@@ -14,8 +14,8 @@ from reports.gate import parse_all
 from reports.groups import Groups
 from reports.judge import Judge
 from reports.metrics import LATENCIES, RequestTimes, definitions, request_times
-from reports.quantiles import distribution
-from reports.schema import Latency, Requests, RunFile, Signals, SlaResult, Summary, Throughput, Waste
+from reports.quantiles import distribution, effective_n
+from reports.schema import Distribution, Latency, Requests, RunFile, Signals, SlaResult, Summary, Throughput, Waste
 from reports.steady import steady
 from reports.validity import validity
 
@@ -43,8 +43,17 @@ def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ())
             max_failure_rate=header.criteria.max_failure_rate,
             open_loop=header.workload.pacing.open_loop,
             interrupted=record.interrupted,
+            client=header.client,
+            capped=header.workload.pacing.concurrency is not None,
         ),
     )
+
+
+def _first_answers(record: RunRecord, times: RequestTimes) -> Distribution | None:
+    """Where no answer came after reasoning it would be TTFT once more."""
+    if not any(row.first_answer is not None for row in record.rows):
+        return None
+    return distribution(times.ttfot_ms, effective_n(times.ttfot_ms))
 
 
 def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple[Summary, tuple[SlaResult, ...]]:
@@ -56,7 +65,7 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple
     summary = Summary(
         requests=_requests(record, times),
         throughput=throughput,
-        latency=Latency(**latencies),
+        latency=Latency(**latencies, ttfot_ms=_first_answers(record, times)),
         goodput=judge.goodput(slas),
         signals=_signals(record, throughput.window_s),
         waste=_waste(record.steps) if record.steps.size else None,

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from engines.base import MISSING
+from engines.base import MISSING, ClientReport
+from reports.client import client_limits, client_notes
 from reports.metrics import RequestTimes
 from reports.schema import Validity
 
@@ -16,16 +17,29 @@ GROWTH = 0.05  # of what a third of the run brought: less is not called overload
 NOISE = 1.0
 
 
-def validity(times: RequestTimes, *, max_failure_rate: float, open_loop: bool, interrupted: bool = False) -> Validity:
+def validity(
+    times: RequestTimes,
+    *,
+    max_failure_rate: float,
+    open_loop: bool,
+    interrupted: bool = False,
+    client: ClientReport | None = None,
+    capped: bool = False,
+) -> Validity:
     """invalid: nothing completed, or failures above `max_failure_rate` (rejected requests are misses, not failures of
-    the set-up). overloaded: an open loop whose queue only grows, so latencies measure how long the run was."""
-    notes = ("interrupted: only what had ended by then is counted",) if interrupted else ()
+    the set-up). overloaded: an open loop whose queue only grows, so latencies measure how long the run was.
+    client_limited: the load client did not keep up, so its numbers are its own."""
+    notes: tuple[str, ...] = ("interrupted: only what had ended by then is counted",) if interrupted else ()
+    if client is not None:
+        notes += client_notes(client)
     reasons = _broken(times, max_failure_rate)
     if reasons:
         return Validity("invalid", reasons + notes)
     overload = _overload(times) if open_loop else None
     if overload is not None:
         return Validity("overloaded", (overload, *notes))
+    if client is not None and (limits := client_limits(client, times, capped=capped)):
+        return Validity("client_limited", limits + notes)
     return Validity("ok", notes)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cbbench import __version__
-from cbbench.cli import compare, report, run, sweep, workload
+from cbbench.cli import calibrate, compare, report, run, serve, sweep, workload
 from cbbench.cli.errors import explain
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app.command("run")(run.command)
 app.command("sweep")(sweep.command)
 app.command("compare")(compare.command)
 app.command("report")(report.command)
+app.command("calibrate")(calibrate.command)
+app.command("serve")(serve.command)
 app.add_typer(workload.app, name="workload")
 
 

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-ENGINE, WORKLOAD, SCHEDULER, FAIRNESS, PREFILL, JUDGEMENT, OUTPUT = (
+ENGINE, SERVER, WORKLOAD, SCHEDULER, FAIRNESS, PREFILL, JUDGEMENT, OUTPUT = (
     "Engine",
+    "Server over HTTP",
     "Workload",
     "Scheduler",
     "Order and fairness",
@@ -43,8 +44,12 @@ def on_off(field: str, panel: str, text: str) -> inspect.Parameter:
 
 
 RUN_OPTIONS = (
-    option("engine", str, ENGINE, "What runs the requests. Default: reference, cbbench's own engine in this process.",
-           metavar="KIND"),
+    option("engine", str, ENGINE, "What runs the requests. reference: cbbench's own engine, in this process. openai: a "
+           "server at --url. simulated: the same scheduler on a virtual clock. Default: reference.", metavar="KIND"),
+    option("law", str, ENGINE, "With --engine simulated: the step times, as `cbbench calibrate RUN` fitted them; a "
+           "RUN or its law.json. Default: none.", metavar="RUN"),
+    option("hardware", str, ENGINE, "With --engine simulated, instead of --law: uncalibrated step times of a device: "
+           "h200, h100, a100, l40s, ... Default: none.", metavar="NAME"),
     option("model", str, ENGINE, "A known shape (smollm2-135m, qwen3-0.6b, llama-3.1-8b, tiny), a GGUF file or a "
            "Hugging Face folder. Default: smollm2-135m; tiny is a small random model.", metavar="NAME"),
     option("weights", str, ENGINE, "random: seeded random weights of that shape, with no file. Default: auto, the real "
@@ -54,8 +59,23 @@ RUN_OPTIONS = (
     option("dtype", str, ENGINE, "Precision of weights and KV cache: bf16, fp16 or fp32. Default: auto, bf16 where the "
            "hardware is fast at it, else fp32.", metavar="TYPE"),
 
+    option("url", str, SERVER, "Load this server over HTTP, as in http://127.0.0.1:8000. Default: none. The key, if "
+           "it wants one, is taken from OPENAI_API_KEY.", metavar="URL"),
+    option("api", str, SERVER, "What to speak: completions, chat, or tgi (its own /generate_stream). Default: "
+           "completions.", metavar="WORD"),
+    option("prompt_form", str, SERVER, "Send prompts as token ids, exact in length, or as text. Default: auto, ids "
+           "where the server takes them.", metavar="WORD"),
+    option("warmup", int, SERVER, "Requests sent before the run, with other prompts. Default: 4.", metavar="N"),
+    option("workers", str, SERVER, "Processes that send: a number or auto. Default: 1.", metavar="N"),
+    option("extra_body", str, SERVER, "JSON object merged into every request. Default: none.", metavar="JSON"),
+    option("read_timeout", float, SERVER, "Seconds without a byte of an answer after which it failed. Default: 600.",
+           metavar="S"),
+    option("ca_file", str, SERVER, "Certificates to trust instead of the system's. Default: none.", metavar="FILE"),
+
     option("workload", str, WORKLOAD, "Lengths to ask for: a preset (cbbench workload list), 'prompt=LAW;output=LAW' "
            "or a file. Default: azure-conv.", metavar="SPEC"),
+    option("tenants", str, WORKLOAD, "A mix instead of one workload, as in 'a:weight=3;b:weight=1,preset=azure-code,"
+           "priority=1'; see docs/workloads.md. Default: none.", metavar="SPEC"),
     option("num_requests", int, WORKLOAD, "Requests in the plan. Default: 64.", metavar="N"),
     option("rate", float, WORKLOAD, "Open loop: requests per second, whether or not the engine keeps up. Default: "
            "none, all at t = 0.", metavar="R"),

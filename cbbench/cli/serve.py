@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cbbench.cli.options import DEBUG, JUDGEMENT, OUTPUT, RUN_OPTIONS, WORKLOAD, takes
+from cbbench.cli.options import DEBUG, JUDGEMENT, OUTPUT, RUN_OPTIONS, SERVER, WORKLOAD, takes
 
 if TYPE_CHECKING:
     from socket import socket
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from cbbench.config import RunConfig
     from engines.serve.server import Server
 
-_OF_A_RUN = (WORKLOAD, JUDGEMENT, OUTPUT)
-_OF_OTHER_ENGINES = ("engine", "url")
+_OF_A_RUN = (SERVER, WORKLOAD, JUDGEMENT, OUTPUT)
+_OF_OTHER_ENGINES = ("engine", "law", "hardware")
 
 
 def _served(parameter: Any) -> bool:
@@ -53,18 +53,12 @@ def command(
 
 
 def _build(config: RunConfig, name: str) -> Server:
-    from cbbench.experiment.bench import BUDGET_TOKENS, Bench
-    from engines.reference.engine import default_kv_blocks
+    from cbbench.experiment.kinds import Reference
     from engines.serve.reference import reference_server
 
-    bench = Bench(config)
-    context = bench.context_tokens(config)
-    blocks = config.kv_blocks or default_kv_blocks(
-        bench.model, block_size=config.block_size, max_num_seqs=config.max_num_seqs, max_model_len=context
-    )
-    budget = config.max_num_batched_tokens or max(BUDGET_TOKENS[bench.model.device], config.max_num_seqs)
-    scheduler = config.scheduler(kv_blocks=blocks, max_model_len=context, max_num_batched_tokens=budget)
-    return reference_server(bench.model, scheduler, name=name, random_weights=config.weights == "random")
+    reference = Reference(config)
+    scheduler = reference.scheduler(config, config.kv_blocks or reference.kv_blocks_in_memory(config))
+    return reference_server(reference.model, scheduler, name=name, random_weights=config.weights == "random")
 
 
 def _run(server: Server, bound: socket, drain_s: float, title: str) -> int:

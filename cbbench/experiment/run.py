@@ -16,7 +16,7 @@ from cbbench.experiment.bench import Bench, criteria_of, describe_workload, rate
 from cbbench.experiment.environment import environment
 from cbbench.experiment.interrupt import Interrupt
 from cbbench.experiment.live import LiveView
-from engines.base import RequestRow, Signal
+from engines.base import PartialRun, RequestRow, Signal
 from engines.scheduling.ledger import StepArray
 from reports.folder import RunWriter, read_record
 from reports.gate import exit_code
@@ -78,13 +78,17 @@ def measure(bench: Bench, config: RunConfig, folder: Path, title: str) -> RunFil
     header = RunFile(
         engine=info,
         workload=describe_workload(config, plan),
-        event_unit="step",
+        event_unit="us" if info.kind == "openai" else "step",
         environment=environment(),
         criteria=criteria_of(config),
     )
     with Interrupt() as interrupt, RunWriter(folder, header) as writer, LiveView(title, len(plan)) as live:
-        record = engine.run(plan, pacing, Recorder(writer, live, interrupt))
-        return writer.finish(record)
+        try:
+            record = engine.run(plan, pacing, Recorder(writer, live, interrupt))
+        except PartialRun as partial:  # the server died, say: what there is stays, and the error is told
+            writer.finish(partial.record, engine.client)
+            raise
+        return writer.finish(record, engine.client)
 
 
 def show(result: RunFile, folder: Path, *, json: bool, with_timeline: bool) -> None:

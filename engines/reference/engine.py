@@ -42,6 +42,8 @@ def default_kv_blocks(model: LoadedModel, *, block_size: int, max_num_seqs: int,
 class ReferenceEngine:
     """One engine per setting; `run` may be called again, and starts from an idle scheduler each time."""
 
+    client = None  # nothing stands between the plan and the scheduler
+
     def __init__(
         self,
         model: LoadedModel,

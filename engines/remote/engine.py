@@ -4,32 +4,22 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from engines.base import EngineError, Observer, RunRecord
+from engines.base import ClientReport, Observer, PartialRun, RunRecord
 from engines.remote.check import check
 from engines.remote.config import RemoteConfig, Target, resolve
 from engines.remote.server import ServerInfo, inspect
 from engines.remote.share import run_alone
-from engines.remote.tally import ClientReport
 from engines.remote.workers import run_in_workers, worker_count
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 
 
-class PartialRun(EngineError):
-    """The run ended before its time, not by the user's wish; `record` holds what there is."""
-
-    def __init__(self, message: str, exit_code: int, record: RunRecord) -> None:
-        super().__init__(message, exit_code)
-        self.record = record
-
-
 class RemoteEngine:
-    """`client_report` and `first_answer_ns` are there after run(), also after one that ended early."""
+    """`client` is there after run(), also after one that ended early."""
 
     def __init__(self, config: RemoteConfig) -> None:
         self.config = config
-        self.client_report: ClientReport | None = None
-        self.first_answer_ns: dict[int, int] = {}  # of requests whose first token was reasoning: the first answer token
+        self.client: ClientReport | None = None
 
     @cached_property
     def target(self) -> Target:
@@ -48,8 +38,7 @@ class RemoteEngine:
             ran = run_in_workers(setup, plan, pacing, observer, workers)
         else:
             ran = run_alone(setup, self.target, plan, pacing, observer)
-        self.client_report = ran.tally.report(open_loop=pacing.rate_per_s is not None, workers=workers)
-        self.first_answer_ns = ran.first_answer_ns
+        self.client = ran.tally.report(open_loop=pacing.rate_per_s is not None, workers=workers)
         if ran.problem is not None:
             why, exit_code = ran.problem
             raise PartialRun(f"{why}; {len(ran.record)} of {len(plan)} requests had ended", exit_code, ran.record)

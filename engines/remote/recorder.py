@@ -47,7 +47,6 @@ class Recorder:
         self._sampled_ns = 0
         self._sampled_events = 0
         self.start_ns = 0
-        self.first_answer_ns: dict[int, int] = {}  # by request, where it is not the first token
 
     @property
     def stopping(self) -> bool:
@@ -78,10 +77,9 @@ class Recorder:
             preemptions=0,
             events_at=self._num_events,
             events=len(gaps_us),
+            first_answer=self._first_answer(answer),
         )
         self._count(answer, row)
-        if answer.first_answer_ns is not None and answer.first_answer_ns != answer.token_ns[0]:
-            self.first_answer_ns[row.i] = self._since(answer.first_answer_ns)
         self._rows.append(row)
         self._events.append(gaps_us)
         self._num_events += len(gaps_us)
@@ -89,6 +87,12 @@ class Recorder:
         if row.first is not None and row.sent is not None:
             self._ttfts_ms.append((row.first - row.sent) / 1e6)
         self._observer.request_ended(row, gaps_us)
+
+    def _first_answer(self, answer: Answer) -> int | None:
+        """Where it is not the first token."""
+        if answer.first_answer_ns is None or answer.first_answer_ns == answer.token_ns[0]:
+            return None
+        return self._since(answer.first_answer_ns)
 
     def sample(self, now_ns: int, in_flight: Collection[Exchange]) -> None:
         """Tell how it goes, if it is time again."""

@@ -31,7 +31,6 @@ Problem = tuple[str, int]  # why a run ended before its time, and the exit code
 class Ran:
     record: RunRecord
     tally: Tally
-    first_answer_ns: dict[int, int]
     problem: Problem | None
 
 
@@ -106,7 +105,7 @@ def run_alone(setup: Setup, target: Target, plan: RequestPlan, pacing: Pacing, o
     recorder = Recorder(plan, observer, Tally())
     ending, problem = run_share(setup, target, plan, Share(plan, pacing), recorder, time.monotonic_ns)
     record = recorder.record(interrupted=ending == "stopped")
-    return Ran(record, recorder.tally, recorder.first_answer_ns, problem)
+    return Ran(record, recorder.tally, problem)
 
 
 def _make_room(connections: int) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
+
+from engines.base import ClientReport
 
 _PER_OCTAVE = 16  # buckets, so a value is known to 4.4 %
 _OCTAVES = 45  # up to 9 hours in ns
@@ -98,27 +99,6 @@ class Tally(msgspec.Struct):
             short_answer_share=_share(self.short_answers, self.answers),
             workers=workers,
         )
-
-
-@dataclass(frozen=True)
-class ClientReport:
-    """None is what could not be measured. Lags and shares say how far the other numbers can be trusted."""
-
-    stamps: Literal["kernel", "read", "mixed"]  # the clock of the token times: the kernel's, or that of our reads
-    loop_lag_p99_ms: float | None  # a turn of the event loop: what a socket that is ready waits at most
-    read_lag_p99_ms: float | None  # from the kernel's stamp to our read; None without kernel stamps
-    send_lag_p99_ms: float | None  # from when a request could be sent (due, with a seat free) to when it was
-    cpu_share: float | None  # of one core, mean over the workers
-    achieved_over_asked_rate: float | None  # None in a closed loop, which asks for no rate
-    coalesced_event_share: float | None  # of token events; these have no time of their own
-    token_events: int
-    cpu_s: float
-    resends: int  # on a reused connection that closed before any byte of the answer
-    connections: int
-    prompt_mismatch_share: float | None  # of the prompts whose tokens the server counted
-    prompt_tokens_over_mean: float | None  # served - planned
-    short_answer_share: float | None  # completed with fewer output tokens than planned
-    workers: int
 
 
 _SUMS = (

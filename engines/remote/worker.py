@@ -55,7 +55,6 @@ class Sampled(msgspec.Struct, tag=True):
 
 class Done(msgspec.Struct, tag=True):
     tally: Tally
-    first_answer_ns: dict[int, int]
     problem: tuple[str, int] | None = None
 
 
@@ -81,7 +80,7 @@ def work(pipe: Connection, job: Job) -> None:
     except EngineError as error:
         parent.send(Refused(str(error), error.exit_code))
     else:
-        parent.send(Done(recorder.tally, recorder.first_answer_ns, problem))
+        parent.send(Done(recorder.tally, problem))
 
 
 class _Parent:

@@ -73,7 +73,7 @@ def run_in_workers(setup: Setup, plan: RequestPlan, pacing: Pacing, observer: Ob
         merger = Merger(plan, observer)
         _start(crew)
         problem, stopped = _follow(crew, merger, observer)
-        return Ran(merger.record(interrupted=stopped), merger.tally, merger.first_answer_ns, problem)
+        return Ran(merger.record(interrupted=stopped), merger.tally, problem)
     finally:
         _dismiss(crew)
 
@@ -152,7 +152,6 @@ class Merger:
         self._latest: dict[str, Signal] = {}
         self._signals: list[Signal] = []
         self.tally = Tally()
-        self.first_answer_ns: dict[int, int] = {}
 
     def ended(self, message: Ended) -> None:
         gaps_us = np.frombuffer(message.gaps_us, np.uint32)
@@ -171,7 +170,6 @@ class Merger:
 
     def done(self, message: Done) -> None:
         self.tally.merge(message.tally)
-        self.first_answer_ns |= message.first_answer_ns
 
     def record(self, *, interrupted: bool) -> RunRecord:
         return RunRecord(

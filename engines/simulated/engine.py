@@ -34,6 +34,7 @@ class SimulatedEngine:
 
     config: SchedulerConfig
     law: StepLaw
+    client: None = None  # nothing stands between the plan and the scheduler
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
         clock = VirtualClock()

@@ -7,17 +7,16 @@ import re
 import pytest
 
 from cbbench.cli.options import RUN_OPTIONS
-from cbbench.config import FIELDS, NOT_YET, UsageError, build_config, choices
+from cbbench.config import FIELDS, UsageError, build_config, choices
 from engines.base import EngineError
 
 
 def test_options_and_fields_agree() -> None:
     options = {option.name: option.annotation.__metadata__[0] for option in RUN_OPTIONS}
-    assert set(FIELDS) - set(options) == {"url"}, "url becomes an option together with the engine that needs it"
-    assert set(options) <= set(FIELDS)
+    assert set(options) == set(FIELDS)
     for field, declaration in options.items():
         for word in choices(field):
-            assert (word in declaration.help) == (word not in NOT_YET.get(field, ())), f"{field} {word}"
+            assert word in declaration.help, f"{field} {word}"
 
 
 def test_every_option_says_its_default() -> None:
@@ -46,9 +45,13 @@ def test_stated_defaults_are_the_real_ones() -> None:
         ({"watermark": 100}, ["--watermark", "< 100"]),
         ({"speed": 3}, ["--speed", "unknown setting"]),
         ({"max_num_seq": 3}, ["max-num-seqs"]),
-        ({"engine": "openai"}, ["--engine openai", "not available yet", "reference"]),
-        ({"engine": "simulated"}, ["--engine simulated", "not available yet"]),
-        ({"url": "http://localhost:8000"}, ["--url", "not available yet"]),
+        ({"engine": "openai"}, ["--engine openai", "--url"]),
+        ({"engine": "simulated", "url": "http://127.0.0.1:1"}, ["--url", "--engine simulated"]),
+        ({"url": "http://127.0.0.1:1", "mode": "static"}, ["--mode", "--url"]),
+        ({"url": "http://127.0.0.1:1", "max_num_seqs": 8}, ["--max-num-seqs", "--url"]),
+        ({"api": "chat"}, ["--api", "--url"]),
+        ({"law": "runs/a"}, ["--law", "--engine simulated"]),
+        ({"tenants": "a;b", "arrival": "trace"}, ["--arrival trace", "--tenants"]),
         ({"preempt_for_priority": True}, ["--preempt-for-priority", "--order priority"]),
         ({"swap_blocks": 4}, ["--swap-blocks", "--on-kv-pressure swap"]),
         ({"prompt_buckets": "512,256"}, ["--prompt-buckets", "ascending"]),

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import RequestRow, RunRecord, Signal
+from engines.base import ClientReport, PartialRun, RequestRow, RunRecord, Signal
 from engines.remote.config import RemoteConfig
-from engines.remote.engine import PartialRun, RemoteEngine
-from engines.remote.tally import ClientReport
+from engines.remote.engine import RemoteEngine
 from engines.scheduling.ledger import StepArray
 from tests.wire.fake import FakeServer, Script
 from workloads.pacing import Pacing
@@ -42,7 +41,6 @@ class Watching:
 class Outcome:
     record: RunRecord
     report: ClientReport
-    first_answer_ns: dict[int, int]
     observer: Watching
     server: FakeServer
     problem: PartialRun | None
@@ -105,6 +103,6 @@ def load(
         record = engine.run(plan, pacing, observer)
     except PartialRun as error:
         problem, record = error, error.record
-    assert engine.client_report is not None
+    assert engine.client is not None
     assert [row.i for row in observer.rows] == [row.i for row in record.rows], "rows are handed on as they end"
-    return Outcome(record, engine.client_report, engine.first_answer_ns, observer, script, problem)
+    return Outcome(record, engine.client, observer, script, problem)

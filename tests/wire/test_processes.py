@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engines.base import EngineError
+from engines.base import EngineError, PartialRun
 from engines.remote.config import RemoteConfig
-from engines.remote.engine import PartialRun, RemoteEngine
+from engines.remote.engine import RemoteEngine
 from engines.remote.workers import worker_count
 from tests.wire.driving import Watching, load
 from tests.wire.fake import GOOD, Call, FakeServer

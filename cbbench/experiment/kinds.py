@@ -1,0 +1,202 @@
+"""The three kinds of engine a bench can make: our own, the simulator, and a server over HTTP.
+
+Each knows the longest request it takes, and makes an engine for a configuration with what run.json says of it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import msgspec
+
+from cbbench.config import RunConfig, UsageError
+from cbbench.experiment.pools import blocks_for_every_seat, refuse_what_never_fits
+from engines.base import Engine
+from engines.scheduling.config import SchedulerConfig
+from engines.scheduling.request import Sampling
+from reports.schema import EngineInfo
+from workloads.plan import RequestPlan
+
+if TYPE_CHECKING:
+    from engines.reference.model.weights import LoadedModel
+    from engines.remote.engine import RemoteEngine
+    from engines.simulated.law import StepLaw
+
+BUDGET_TOKENS = {"cpu": 512, "cuda": 8192}
+API_KEY_VARIABLE = "OPENAI_API_KEY"
+
+
+class Kind(Protocol):
+    def context_tokens(self, config: RunConfig) -> int:
+        """Longest prompt + output a request may have."""
+        ...
+
+    def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]: ...
+
+
+class Reference:
+    """Model settings (model, weights, device, dtype) come from `base`; everything else from each run's config."""
+
+    def __init__(self, base: RunConfig) -> None:
+        self._base = base
+
+    @cached_property
+    def model(self) -> LoadedModel:
+        from engines.reference import load_model
+
+        base = self._base
+        return load_model(base.model, weights=base.weights, device=base.device, dtype=base.dtype)
+
+    def context_tokens(self, config: RunConfig) -> int:
+        return config.max_model_len or self.model.context_tokens
+
+    def scheduler(self, config: RunConfig, kv_blocks: int) -> SchedulerConfig:
+        return scheduler_of(config, kv_blocks, self.context_tokens(config), self.model.device)
+
+    def kv_blocks_in_memory(self, config: RunConfig) -> int:
+        from engines.reference.engine import default_kv_blocks
+
+        return default_kv_blocks(
+            self.model,
+            block_size=config.block_size,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=self.context_tokens(config),
+        )
+
+    def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
+        from engines.reference.engine import ReferenceEngine
+
+        most = blocks_for_every_seat(plan, config, self.context_tokens(config))
+        scheduler = self.scheduler(config, config.kv_blocks or min(most, self.kv_blocks_in_memory(config)))
+        refuse_what_never_fits(config, plan, scheduler)
+        engine = ReferenceEngine(
+            self.model,
+            scheduler,
+            prompt_seed=config.prompt_seed,
+            ignore_eos=config.ignore_eos,
+            sampling=Sampling(config.temperature, config.top_k, config.top_p, seed=config.prompt_seed),
+        )
+        return engine, _info("reference", config, scheduler, self.model.name, self.model.device, engine.describe())
+
+
+class Simulated:
+    def __init__(self, base: RunConfig) -> None:
+        self._base = base
+
+    @cached_property
+    def law(self) -> StepLaw:
+        from engines.simulated.choose import choose_law
+
+        base = self._base
+        return choose_law(Path(base.law) if base.law else None, base.hardware, base.model)
+
+    def context_tokens(self, config: RunConfig) -> int:
+        from engines.simulated.choose import default_context_tokens
+
+        return config.max_model_len or default_context_tokens(self.law, config.model)
+
+    def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
+        from engines.simulated.choose import default_kv_blocks
+        from engines.simulated.engine import SimulatedEngine
+
+        context = self.context_tokens(config)
+        blocks = config.kv_blocks or default_kv_blocks(self.law, config.hardware, config.model, config.block_size)
+        device = self.law.origin.device or "cuda"
+        scheduler = scheduler_of(config, blocks or blocks_for_every_seat(plan, config, context), context, device)
+        refuse_what_never_fits(config, plan, scheduler)
+        engine = SimulatedEngine(scheduler, self.law)
+        model = self.law.origin.model or config.model
+        return engine, _info("simulated", config, scheduler, model, config.hardware or device, engine.describe())
+
+
+class OpenAI:
+    """A server at --url. Its settings are its own: it is only asked which model it serves, and how long a context."""
+
+    def __init__(self, base: RunConfig) -> None:
+        self._base = base
+
+    def context_tokens(self, config: RunConfig) -> int:
+        if config.max_model_len:
+            return config.max_model_len
+        if (context := self._engine(config).server.context_tokens) is None:
+            raise UsageError("--max-model-len: the server at --url does not say how long its context is; give it here")
+        return context
+
+    def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
+        engine = self._engine(config)
+        server = engine.server
+        info = EngineInfo(
+            kind="openai",
+            model=server.model,
+            config={
+                "url": config.url,
+                "api": config.api,
+                "served": list(server.served),
+                "ignore_eos": config.ignore_eos,
+            },
+        )
+        return engine, info
+
+    def _engine(self, config: RunConfig) -> RemoteEngine:
+        from engines.remote.config import RemoteConfig
+        from engines.remote.engine import RemoteEngine
+
+        assert config.url is not None
+        return RemoteEngine(
+            RemoteConfig(
+                url=config.url,
+                api=config.api,
+                model=config.model if config.model != RunConfig().model else None,
+                api_key=os.environ.get(API_KEY_VARIABLE),  # not a flag: run.json keeps the command line
+                ca_file=config.ca_file,
+                prompt_form=config.prompt_form,
+                prompt_seed=config.prompt_seed,
+                ignore_eos=config.ignore_eos,
+                temperature=config.temperature,
+                top_p=config.top_p,
+                top_k=config.top_k,
+                extra_body=parse_extra_body(config.extra_body),
+                warmup_requests=config.warmup,
+                workers=worker_count(config.workers),
+                read_timeout_s=config.read_timeout,
+            )
+        )
+
+
+def kind_of(config: RunConfig) -> Kind:
+    if config.url is not None or config.engine == "openai":
+        return OpenAI(config)
+    return Simulated(config) if config.engine == "simulated" else Reference(config)
+
+
+def scheduler_of(config: RunConfig, kv_blocks: int, max_model_len: int, device: str) -> SchedulerConfig:
+    # A default must not contradict a flag: every seat gets a token per step.
+    budget = config.max_num_batched_tokens or max(BUDGET_TOKENS[device], config.max_num_seqs)
+    return config.scheduler(kv_blocks=kv_blocks, max_model_len=max_model_len, max_num_batched_tokens=budget)
+
+
+def worker_count(text: str) -> int | Literal["auto"]:
+    if text == "auto":
+        return "auto"
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(f"--workers: want a whole number from 1 on, or auto, got {text!r}")
+    return int(text)
+
+
+def parse_extra_body(text: str | None) -> dict[str, Any]:
+    """The JSON object that goes into every request."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any]) if text else {}
+    except msgspec.DecodeError as error:
+        raise UsageError(f"--extra-body: want a JSON object like '{{\"seed\": 1}}': {error}") from None
+
+
+def _info(
+    kind: str, config: RunConfig, scheduler: SchedulerConfig, model: str, device: str, described: dict[str, Any]
+) -> EngineInfo:
+    settings = asdict(scheduler) | {"admission": scheduler.effective_admission} | described
+    return EngineInfo(kind=kind, mode=config.mode, model=model, device=device, config=settings)

@@ -1,0 +1,39 @@
+"""How many KV blocks a plan's requests need: the pool's default size, and what no pool of that size can hold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from cbbench.config import RunConfig, UsageError
+from engines.scheduling.config import SchedulerConfig
+from workloads.plan import IntColumn, RequestPlan
+
+
+def blocks_of_requests(plan: RequestPlan, block_size: int) -> IntColumn:
+    """KV blocks each request needs at its end: the last token is never fed back, hence the -1."""
+    return -(-(plan.prompt_tokens + plan.output_tokens - 1) // block_size)
+
+
+def blocks_for_every_seat(plan: RequestPlan, config: RunConfig, max_model_len: int) -> int:
+    """KV blocks with which no mix of the plan's requests in the seats ever runs short."""
+    possible = plan.prompt_tokens + plan.output_tokens <= max_model_len  # the others are rejected at once
+    blocks = np.sort(blocks_of_requests(plan, config.block_size)[possible])
+    largest = max(int(blocks[-config.max_num_seqs :].sum()), 1)
+    return math.ceil(largest / (1 - config.watermark / 100)) + 1
+
+
+def refuse_what_never_fits(config: RunConfig, plan: RequestPlan, scheduler: SchedulerConfig) -> None:
+    """UsageError, before the run, where the whole KV pool is too small for a single request."""
+    if config.misfit == "reject":
+        return
+    needed = blocks_of_requests(plan, scheduler.block_size)
+    misfits = np.flatnonzero(needed > scheduler.kv_blocks)
+    if misfits.size:
+        first = int(misfits[0])
+        raise UsageError(
+            f"--kv-blocks {scheduler.kv_blocks}: too few for {misfits.size} of {len(plan)} requests; the first, "
+            f"request {first}, needs {needed[first]} blocks of {scheduler.block_size} tokens "
+            "(--misfit reject runs the others)"
+        )

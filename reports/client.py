@@ -1,0 +1,63 @@
+"""Whether a load client kept up: only then are its numbers the server's.
+
+Limits, each a named constant: what a client does wrong by less than these does not change a latency that matters.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engines.base import ClientReport
+from reports.metrics import RequestTimes
+
+SEND_LAG_MS = 1.0  # P99; or this share of the median TTFT, where that is more
+SEND_LAG_OF_TTFT = 0.05
+CPU_SHARE = 0.9  # of a core: beyond it events queue in front of the client
+RATE_TOLERANCE = 0.02  # achieved over asked
+COALESCED_SHARE = 0.05  # of token events without a time of their own; some servers batch on purpose, so only with lag
+NOTED_MISMATCH_SHARE = 0.01
+
+
+def client_limits(client: ClientReport, times: RequestTimes, *, capped: bool) -> tuple[str, ...]:
+    """Why the client, not the server, set the numbers; empty when it kept up. With a concurrency cap the rate that is
+    achieved is the server's doing, so it is not held against the client."""
+    reasons = []
+    allowed_ms = max(SEND_LAG_MS, SEND_LAG_OF_TTFT * _median(times.ttft_ms))
+    if client.send_lag_p99_ms is not None and client.send_lag_p99_ms > allowed_ms:
+        reasons.append(f"requests were sent late: P99 {client.send_lag_p99_ms:.1f} ms, limit {allowed_ms:.1f} ms")
+    lag_ms = client.loop_lag_p99_ms if client.read_lag_p99_ms is None else client.read_lag_p99_ms
+    tpot_ms = _median(times.tpot_ms)
+    behind = lag_ms is not None and tpot_ms > 0 and lag_ms > tpot_ms
+    if behind and client.stamps != "kernel":  # kernel stamps stay true however late we read
+        reasons.append(f"answers were read late: P99 {lag_ms:.1f} ms, more than the median TPOT of {tpot_ms:.1f} ms")
+    if client.cpu_share is not None and client.cpu_share > CPU_SHARE:
+        reasons.append(f"the client used {client.cpu_share:.0%} of its core, limit {CPU_SHARE:.0%}; try --workers")
+    rate = client.achieved_over_asked_rate
+    if rate is not None and not capped and abs(rate - 1) > RATE_TOLERANCE:
+        reasons.append(f"requests went out at {rate:.3f} of the rate asked for, limit 1 +- {RATE_TOLERANCE}")
+    coalesced = client.coalesced_event_share
+    if behind and coalesced is not None and coalesced > COALESCED_SHARE:
+        reasons.append(f"{coalesced:.0%} of the token events were read together, limit {COALESCED_SHARE:.0%}")
+    return tuple(reasons)
+
+
+def client_notes(client: ClientReport) -> tuple[str, ...]:
+    """What a reader must know, though it does not spoil the numbers."""
+    notes = []
+    if client.stamps != "kernel":
+        notes.append(f"token times are {client.stamps} stamps, taken by the client, not by the kernel on arrival")
+    if client.prompt_mismatch_share is not None and client.prompt_mismatch_share > NOTED_MISMATCH_SHARE:
+        notes.append(
+            f"{client.prompt_mismatch_share:.1%} of the prompts had another length than planned, "
+            f"{client.prompt_tokens_over_mean or 0:+.1f} tokens on average"
+        )
+    if client.short_answer_share:
+        notes.append(f"{client.short_answer_share:.1%} of the answers were shorter than asked: the server stops early")
+    if client.resends:
+        notes.append(f"{client.resends} requests were sent again on a new connection")
+    return tuple(notes)
+
+
+def _median(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else 0.0

@@ -1,0 +1,72 @@
+"""When a load client's own slowness spoils its numbers."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from engines.base import ClientReport
+from reports.client import client_limits, client_notes
+from reports.metrics import RequestTimes, request_times
+from reports.validity import validity
+from tests.reports.factory import ttft_record
+
+GOOD = ClientReport(
+    stamps="kernel",
+    loop_lag_p99_ms=0.2,
+    read_lag_p99_ms=0.1,
+    send_lag_p99_ms=0.3,
+    cpu_share=0.2,
+    achieved_over_asked_rate=1.0,
+    coalesced_event_share=0.0,
+    token_events=1000,
+    cpu_s=1.0,
+    resends=0,
+    connections=8,
+    prompt_mismatch_share=0.0,
+    prompt_tokens_over_mean=0.0,
+    short_answer_share=0.0,
+    workers=1,
+)
+
+
+def _times() -> RequestTimes:
+    return request_times(ttft_record([40.0] * 30))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"send_lag_p99_ms": 2.5}, "sent late: P99 2.5 ms, limit 2.0 ms"),  # 5 % of a TTFT of 40 ms
+        ({"stamps": "read", "read_lag_p99_ms": None, "loop_lag_p99_ms": 500.0}, "read late: P99 500.0 ms"),
+        ({"cpu_share": 0.95}, "95% of its core"),
+        ({"achieved_over_asked_rate": 0.9}, "0.900 of the rate"),
+        ({"read_lag_p99_ms": 500.0, "coalesced_event_share": 0.4}, "40% of the token events were read together"),
+    ],
+)
+def test_each_way_of_not_keeping_up_is_named_with_its_limit(change: dict[str, object], says: str) -> None:
+    (reason,) = client_limits(msgspec.structs.replace(GOOD, **change), _times(), capped=False)
+    assert says in reason
+
+
+def test_a_client_that_keeps_up_is_no_limit() -> None:
+    assert client_limits(GOOD, _times(), capped=False) == ()
+    assert client_notes(GOOD) == ()
+
+
+def test_what_is_the_servers_doing_is_not_held_against_the_client() -> None:
+    capped_rate = msgspec.structs.replace(GOOD, achieved_over_asked_rate=0.5)
+    assert client_limits(capped_rate, _times(), capped=True) == ()
+    batching_server = msgspec.structs.replace(GOOD, coalesced_event_share=0.5)
+    assert client_limits(batching_server, _times(), capped=False) == ()
+    late_but_stamped = msgspec.structs.replace(GOOD, read_lag_p99_ms=500.0)
+    assert client_limits(late_but_stamped, _times(), capped=False) == ()
+
+
+def test_the_verdict_is_client_limited_unless_something_worse_is_true() -> None:
+    busy = msgspec.structs.replace(GOOD, cpu_share=0.99, prompt_mismatch_share=0.2)
+    judged = validity(_times(), max_failure_rate=0.01, open_loop=False, client=busy)
+    assert judged.verdict == "client_limited"
+    assert any("20.0% of the prompts" in reason for reason in judged.reasons)
+    nothing = request_times(ttft_record([], failed=5))
+    assert validity(nothing, max_failure_rate=0.01, open_loop=False, client=busy).verdict == "invalid"
