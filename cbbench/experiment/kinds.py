@@ -105,7 +105,7 @@ class Simulated:
 
         context = self.context_tokens(config)
         blocks = config.kv_blocks or default_kv_blocks(self.law, config.hardware, config.model, config.block_size)
-        device = self.law.origin.device or "cuda"
+        device = "cpu" if self.law.origin.device == "cpu" else "cuda"  # a law's device may be a GPU's name
         scheduler = scheduler_of(config, blocks or blocks_for_every_seat(plan, config, context), context, device)
         refuse_what_never_fits(config, plan, scheduler)
         engine = SimulatedEngine(scheduler, self.law)
