@@ -128,11 +128,11 @@ def _rope_and_write(
     tl.store(at_q, (a * cos_row - b * sin_row).to(qkv.dtype.element_ty), mask=real)
     tl.store(at_q + HALF, (b * cos_row + a * sin_row).to(qkv.dtype.element_ty), mask=real)
 
-    # int64 before the product: block * stride passes 2**31 in a pool of a few million tokens. A negative slot would be
-    # the pool's last block to an index, so it writes nothing.
+    # int64 before the product: block * stride passes 2**31 in a pool of a few million tokens.
     slot = tl.load(slots + token).to(tl.int64)
+    if slot < 0:  # as an index this would be the end of the pool, which is somebody's
+        return
     at_kv = kv + (slot // BLOCK_SIZE) * kv_block + head * kv_head + (slot % BLOCK_SIZE) * kv_offset + half
-    written = (half >= 0) & (slot >= 0)
     at_k = qkv + token * qkv_token + (KV_HEADS * GROUP + head) * qkv_head + half
     a = tl.load(at_k).to(tl.float32)
     b = tl.load(at_k + HALF).to(tl.float32)
@@ -140,8 +140,8 @@ def _rope_and_write(
         scale = tl.rsqrt((tl.sum(a * a, 0) + tl.sum(b * b, 0)) / (2 * HALF) + eps)
         a *= scale * tl.load(k_norm + half).to(tl.float32)
         b *= scale * tl.load(k_norm + HALF + half).to(tl.float32)
-    tl.store(at_kv, (a * cos_row - b * sin_row).to(kv.dtype.element_ty), mask=written)
-    tl.store(at_kv + HALF, (b * cos_row + a * sin_row).to(kv.dtype.element_ty), mask=written)
+    tl.store(at_kv, (a * cos_row - b * sin_row).to(kv.dtype.element_ty))
+    tl.store(at_kv + HALF, (b * cos_row + a * sin_row).to(kv.dtype.element_ty))
     at_v = at_k + KV_HEADS * qkv_head
-    tl.store(at_kv + kv_value, tl.load(at_v).to(kv.dtype.element_ty), mask=written)
-    tl.store(at_kv + kv_value + HALF, tl.load(at_v + HALF).to(kv.dtype.element_ty), mask=written)
+    tl.store(at_kv + kv_value, tl.load(at_v).to(kv.dtype.element_ty))
+    tl.store(at_kv + kv_value + HALF, tl.load(at_v + HALF).to(kv.dtype.element_ty))

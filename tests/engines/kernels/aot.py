@@ -1,4 +1,4 @@
-"""Compile for a GPU that is not there what a wrapper would launch, and read what the assembler says about it.
+"""Compile for a GPU that is not there what a wrapper would launch, and read what became of it.
 
 `recorded` replaces a kernel by a recorder and calls the wrapper with CPU tensors, so that the types, the divisibility
 by 16 and the constants are those of a real launch: without them loads are not vectorised and the code is another one.
@@ -38,7 +38,6 @@ class Launch:
 class Compiled:
     ptx: str
     registers: int
-    spilled_bytes: int
     stack_bytes: int
     shared_bytes: int
     threads: int
@@ -91,21 +90,16 @@ def compiled(launch: Launch, capability: int, scratch: Path) -> Compiled:
             divisible[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(launch.kernel, signature, constants, divisible)
     built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=launch.options)
-    ptx = built.asm["ptx"]
-    registers, spilled, stack = _assembled(ptx, scratch)
-    return Compiled(ptx, registers, spilled, stack, built.metadata.shared, 32 * built.metadata.num_warps)
+    registers, stack = _resources(built.asm["cubin"], scratch)
+    return Compiled(built.asm["ptx"], registers, stack, built.metadata.shared, 32 * built.metadata.num_warps)
 
 
-def _assembled(ptx: str, scratch: Path) -> tuple[int, int, int]:
-    """(registers per thread, bytes spilled, bytes of stack)"""
-    ptxas = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
-    target = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
-    assert target
-    source = scratch / "kernel.ptx"
-    source.write_text(ptx)
-    command = [str(ptxas), "-v", f"-arch={target[1]}", str(source), "-o", str(scratch / "kernel.cubin")]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stderr
-    stack, stores, loads = map(int, re.findall(r"(\d+) bytes (?:stack frame|spill stores|spill loads)", said))
-    used = re.search(r"Used (\d+) registers", said)
-    assert used
-    return int(used[1]), stores + loads, stack
+def _resources(cubin: bytes, scratch: Path) -> tuple[int, int]:
+    """(registers per thread, bytes of stack): what spills has a place on the stack."""
+    binary = scratch / "kernel.cubin"
+    binary.write_bytes(cubin)
+    cuobjdump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    command = [str(cuobjdump), "--dump-resource-usage", str(binary)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    [(registers, stack)] = re.findall(r"REG:(\d+) STACK:(\d+)", said)
+    return int(registers), int(stack)

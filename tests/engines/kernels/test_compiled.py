@@ -129,7 +129,7 @@ def parameters(variants: Iterator[tuple[str, bool, bool, Variant]]) -> list[Any]
 def build(variant: Variant, capability: int, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Compiled:
     monkeypatch.setattr(triton_prefill, "_has_wgmma", lambda device: capability >= 90)
     result = compiled(recorded(*variant), capability, scratch)
-    assert (result.spilled_bytes, result.stack_bytes) == (0, 0)
+    assert result.stack_bytes == 0
     assert result.shared_bytes <= SHARED_LIMIT[capability]
     assert result.registers * result.threads <= 65_536
     return result
