@@ -164,11 +164,11 @@ def serving(server: Server, drain_s: float = 10.0) -> Iterator[Running]:
             assert running[0].ended(), "the server does not stop"
 
 
-def echo_server(step_s: float = 0.0, **settings: Any) -> tuple[Server, EchoExecutor]:
+def echo_server(step_s: float = 0.0, depth: int = 0, **settings: Any) -> tuple[Server, EchoExecutor]:
     config = SchedulerConfig(**{"kv_blocks": 64, "max_model_len": 512, "max_num_seqs": 8} | settings)
     clock = WakeableClock()
     executor = EchoExecutor(clock, step_s)
-    runtime = Runtime(config.build(frozenset({EOS})), executor, clock)
+    runtime = Runtime(config.build(frozenset({EOS})), executor, clock, depth)
     served = Served("echo", 512, config.max_model_len, config.kv_blocks * config.block_size)
     return Server(runtime, load_text(None), served, kv_blocks=config.kv_blocks), executor
 

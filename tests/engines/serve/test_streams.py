@@ -59,7 +59,8 @@ def test_a_client_that_goes_while_it_waits_is_never_computed(stream: bool) -> No
     "settings",
     [
         {},
-        {"prefix_caching": True},
+        {"depth": 1},
+        {"depth": 1, "prefix_caching": True},
         {"on_kv_pressure": "swap", "swap_blocks": 12},
         {"order": "fair", "quotas": {"u0": Quota(rows=1)}},
         {"mode": "static", "static": "compact-held", "static_patience_s": 0.05},
