@@ -1,6 +1,7 @@
 """Where settings come from: what the workload suggests, then cbbench.toml, then the command line; the last one wins.
 
-cbbench.toml holds settings by the names of the long flags; its tables `[run]` and `[sweep]` are for one command alone.
+cbbench.toml holds settings by the names of the long flags; its tables `[run]`, `[sweep]` and `[serve]` are for
+one command alone.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import msgspec
 from cbbench.config import ENGINE_SETTINGS, RunConfig, UsageError, explain_validation
 from workloads.spec import suggestions
 
-Command = Literal["run", "sweep"]
-COMMANDS: tuple[Command, ...] = ("run", "sweep")
+Command = Literal["run", "sweep", "serve"]
+COMMANDS: tuple[Command, ...] = ("run", "sweep", "serve")
 DEFAULT_FILE = Path("cbbench.toml")
 
 
@@ -26,7 +27,7 @@ def gather(command: Command, options: Mapping[str, Any]) -> dict[str, Any]:
     ours = ("config", "debug")
     flags = {key: value for key, value in options.items() if key not in ours and value is not None and value != []}
     chosen = read_config_file(file, command) | flags
-    if "tenants" in chosen:  # a mix has no single workload to suggest anything
+    if command == "serve" or "tenants" in chosen:  # there is no single workload to suggest anything
         return chosen
     suggested = suggestions(str(chosen.get("workload", RunConfig().workload)))
     if "url" in chosen:  # the server's settings are its own

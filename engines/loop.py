@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from engines.base import Observer, RunRecord
 from engines.recorder import Recorder
 from engines.scheduling.plan import StepPlan, StepResult
 from engines.scheduling.request import Request
-from engines.scheduling.scheduler import Scheduler
+from engines.scheduling.scheduler import Outcome, Scheduler
 from workloads.source import Incoming, Source
 
 NAP_NS = 50_000_000  # a wall clock sleeps no longer at a stretch, so that a request to stop is noticed
@@ -27,9 +29,10 @@ class Clock(Protocol):
 
 
 class WallClock:
-    """Monotonic time since it was made, or since the last restart."""
+    """Monotonic time since it was made, or since the last restart. Another thread may end a wait."""
 
     def __init__(self) -> None:
+        self._woken = threading.Event()
         self.restart()
 
     def restart(self) -> None:
@@ -41,7 +44,11 @@ class WallClock:
     def wait_until(self, when_ns: int) -> None:
         remaining_ns = min(when_ns - self.now_ns(), NAP_NS)
         if remaining_ns > 0:
-            time.sleep(remaining_ns / 1e9)
+            self._woken.wait(remaining_ns / 1e9)
+            self._woken.clear()
+
+    def wake(self) -> None:
+        self._woken.set()
 
 
 class VirtualClock:
@@ -69,10 +76,24 @@ class Executor(Protocol):
         ...
 
 
+Asked = TypeVar("Asked")  # what the source holds
+Take = Callable[[Outcome, int], None]  # told of every outcome and its time, on the loop's thread
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a loop runs on. depth: steps in flight while the next is planned (0, or 1 to overlap the two)."""
+
+    scheduler: Scheduler
+    executor: Executor
+    clock: Clock
+    depth: int = 0
+
+
 def run_loop(
     scheduler: Scheduler,
     executor: Executor,
-    source: Source,
+    source: Source[Incoming],
     clock: Clock,
     observer: Observer,
     *,
@@ -80,39 +101,50 @@ def run_loop(
     make_request: Callable[[Incoming], Request],
     depth: int = 0,
 ) -> RunRecord:
-    """Run until the source is exhausted and every request has ended, or until the observer asks to stop.
-
-    depth: steps that may be in flight while the next is planned (0, or 1 to overlap planning with execution).
-    """
+    """Run until the source is exhausted and every request has ended, or until the observer asks to stop."""
     recorder = Recorder(observer, planned, scheduler.kv.num_blocks)
+    runtime = Runtime(scheduler, executor, clock, depth)
+    stopped = drive(runtime, source, make_request, recorder.take, lambda: observer.stopping)
+    return recorder.record(interrupted=stopped)
+
+
+def drive(
+    runtime: Runtime,
+    source: Source[Asked],
+    make_request: Callable[[Asked], Request],
+    take: Take,
+    stop: Callable[[], bool],
+) -> bool:
+    """The loop itself. True where it was told to stop, and has aborted what was left."""
+    scheduler, executor, clock = runtime.scheduler, runtime.executor, runtime.clock
     in_flight = 0
     stopping = False
     while True:
         now_ns = clock.now_ns()
-        stopping = stopping or observer.stopping
+        stopping = stopping or stop()
         new, aborted = ([], scheduler.live_indices()) if stopping else source.poll(now_ns)
         outcomes = [scheduler.submit(make_request(one), now_ns) for one in new]
         outcomes += [scheduler.abort(index) for index in aborted]
         for outcome in outcomes:
             for request in outcome.finished:
                 source.completed(request.index, now_ns)
-            recorder.take(outcome, now_ns)
+            take(outcome, now_ns)
 
         plan = scheduler.schedule(clock.now_ns())
         if plan is not None:
             executor.submit(plan)
             in_flight += 1
-        if in_flight > depth or (in_flight and plan is None):
+        if in_flight > runtime.depth or (in_flight and plan is None):
             result = executor.collect()
             in_flight -= 1
             clock.wait_until(result.end_ns)
             outcome = scheduler.update(result)
             for request in outcome.finished:
                 source.completed(request.index, result.end_ns)
-            recorder.take(outcome, result.end_ns)
+            take(outcome, result.end_ns)
         elif in_flight == 0:
             if scheduler.idle and (stopping or source.exhausted):
-                return recorder.record(interrupted=stopping)
+                return stopping
             # Nothing can run until something comes; the scheduler never leaves a request waiting for nothing.
             wakes = [ns for ns in (source.next_due_ns(), scheduler.wake_at_ns) if ns is not None]
             assert wakes, "nothing runs, nothing is due, and the source is not exhausted"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,13 @@ class Incoming:
     prompt: TokenIds | None = None
 
 
-class Source(Protocol):
-    def poll(self, now_ns: int) -> tuple[list[Incoming], list[int]]:
+Asked = TypeVar("Asked")
+
+
+class Source(Protocol[Asked]):
+    """Of a plan, it holds Incoming; a server's inbox holds what the server needs to answer."""
+
+    def poll(self, now_ns: int) -> tuple[list[Asked], list[int]]:
         """Requests that have come due, and the indices of requests to abort."""
         ...
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cbbench.cli.options import DEBUG, JUDGEMENT, OUTPUT, RUN_OPTIONS, SERVER, WORKLOAD, takes
+from cbbench.cli.options import CONFIG_FILE, DEBUG, JUDGEMENT, OUTPUT, RUN_OPTIONS, SERVER, WORKLOAD, takes
 
 if TYPE_CHECKING:
     from socket import socket
@@ -25,7 +25,11 @@ def _served(parameter: Any) -> bool:
     return panel not in _OF_A_RUN and parameter.name not in _OF_OTHER_ENGINES
 
 
-@takes(*filter(_served, RUN_OPTIONS), DEBUG)
+SERVE_OPTIONS = tuple(filter(_served, RUN_OPTIONS))
+_SETTINGS = {one.name for one in SERVE_OPTIONS}  # cbbench.toml may hold more, for runs
+
+
+@takes(*SERVE_OPTIONS, CONFIG_FILE, DEBUG)
 def command(
     host: Annotated[
         str, typer.Option(metavar="NAME", help="Address to listen at; the default is reached from this machine alone.")
@@ -44,9 +48,10 @@ def command(
 ) -> int:
     """Serve the engine over HTTP like OpenAI: completions, chats, models, health and Prometheus metrics."""
     from cbbench.config import build_config
+    from cbbench.settings import gather
     from engines.serve.server import bind
 
-    config = build_config({key: value for key, value in given.items() if key != "debug" and value not in (None, [])})
+    config = build_config({key: value for key, value in gather("serve", given).items() if key in _SETTINGS})
     with bind(host, port) as bound:
         server = _build(config, served_model_name or config.model)
         return _run(server, bound, drain, f"{config.mode} · {served_model_name or config.model}")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from engines.base import EngineError, Observer, RunRecord
-from engines.loop import WallClock, run_loop
+from engines.loop import Runtime, WallClock, run_loop
 from engines.reference.executor import TorchExecutor
 from engines.reference.kv_pool import KVPool, default_blocks, free_bytes
 from engines.reference.model.weights import LoadedModel
@@ -63,7 +63,7 @@ class ReferenceEngine:
         self._prompt_seed = prompt_seed
         self._ignore_eos = ignore_eos
         self._sampling = sampling
-        self._clock = WallClock()
+        self.clock = WallClock()
         llama = model.llama
         pool_bytes = config.kv_blocks * config.block_size * llama.config.kv_elements_per_token * llama.dtype.itemsize
         if pool_bytes > (free := free_bytes(llama.device)):
@@ -72,25 +72,29 @@ class ReferenceEngine:
             )
         self._pool = KVPool(llama.config, config.kv_blocks, config.block_size, dtype=llama.dtype, device=llama.device)
         self._executor = TorchExecutor(
-            llama, self._pool, max_num_seqs=config.max_num_seqs, clock=self._clock, swap_blocks=config.swap_blocks
+            llama, self._pool, max_num_seqs=config.max_num_seqs, clock=self.clock, swap_blocks=config.swap_blocks
         )
         self.warm_up()
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
-        checkpoint = self._model.checkpoint
-        prompts = Prompts(plan, checkpoint.prompt_ids, self._prompt_seed)
-        scheduler = self._config.build(frozenset(checkpoint.eos_ids))
-        self._clock.restart()
+        prompts = Prompts(plan, self._model.checkpoint.prompt_ids, self._prompt_seed)
+        runtime = self.runtime()
         return run_loop(
-            scheduler,
-            self._executor,
+            runtime.scheduler,
+            runtime.executor,
             PlanSource(plan, pacing, prompts),
-            self._clock,
+            runtime.clock,
             observer,
             planned=len(plan),
             make_request=self._request,
-            depth=1 if self._model.device == "cuda" else 0,
+            depth=runtime.depth,
         )
+
+    def runtime(self) -> Runtime:
+        """For a loop with a source of its own: an idle scheduler, and the clock at zero."""
+        scheduler = self._config.build(frozenset(self._model.checkpoint.eos_ids))
+        self.clock.restart()
+        return Runtime(scheduler, self._executor, self.clock, depth=1 if self._model.device == "cuda" else 0)
 
     def warm_up(self) -> None:
         """A few throwaway steps, so that what happens once (oneDNN's kernels, first touch of memory) is in no TTFT."""

@@ -58,6 +58,7 @@ class Request:
         "index",
         "last_ns",
         "max_output_tokens",
+        "min_output_tokens",
         "output_tokens",
         "pending",
         "preemptions",
@@ -92,6 +93,7 @@ class Request:
         scheduled_ns: int = 0,
         sent_ns: int = 0,
         ignore_eos: bool = True,
+        min_output_tokens: int = 0,
         sampling: Sampling = GREEDY,
     ) -> None:
         self.index = index
@@ -103,6 +105,7 @@ class Request:
         self.sent_ns = sent_ns
         self.submitted_ns = 0
         self.ignore_eos = ignore_eos
+        self.min_output_tokens = min_output_tokens  # an EOS before so many ends nothing, and is an output like others
         self.sampling = sampling
         # prompt ids, then the outputs as they come: [prompt_tokens + max_output_tokens]; None when only lengths matter
         self.tokens: NDArray[np.int32] | None = None

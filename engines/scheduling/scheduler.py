@@ -189,7 +189,8 @@ class Scheduler:
         elif request.sampled_step == 0:
             request.sampled_step = result.step
         at_cap = request.output_tokens + 1 >= request.max_output_tokens
-        if token in self._eos_ids and not request.ignore_eos and not at_cap:
+        enough = request.output_tokens >= request.min_output_tokens
+        if token in self._eos_ids and enough and not request.ignore_eos and not at_cap:
             self._end(request, "stop", outcome)
             return
         if token is not None and request.tokens is not None:

@@ -170,10 +170,11 @@ class Api:
             priority=asked.priority,
             scheduled_ns=arrived_ns,
             sent_ns=arrived_ns,
-            ignore_eos=asked.ignore_eos or asked.min_tokens > 0,  # the engine's thread turns it off in time
+            ignore_eos=asked.ignore_eos,
+            min_output_tokens=asked.min_tokens,
             sampling=asked.sampling,
         )
-        stream = self._engine.open(request, 0 if asked.ignore_eos else asked.min_tokens)
+        stream = self._engine.open(request)
         try:
             yield stream
         finally:

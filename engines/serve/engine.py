@@ -14,10 +14,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from engines.loop import Runtime, WallClock, drive
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Outcome
 from engines.serve.inbox import Inbox
-from engines.serve.loop import Runtime, drive
 from engines.serve.stream import Stream
 
 
@@ -50,12 +50,13 @@ class _State:
 class EngineThread:
     """Everything public is for the event loop's thread."""
 
-    def __init__(self, runtime: Runtime, *, kv_blocks: int, on_step: Callable[[Step], None]) -> None:
-        """on_step: called on the event loop's thread, before the streams hear of the step."""
+    def __init__(self, runtime: Runtime, clock: WallClock, *, kv_blocks: int, on_step: Callable[[Step], None]) -> None:
+        """clock: the runtime's. on_step: called on the event loop's thread, before the streams hear of the step."""
         self._runtime = runtime
+        self._clock = clock
         self._kv_blocks = kv_blocks
         self._on_step = on_step
-        self._inbox = Inbox(runtime.clock.wake)
+        self._inbox = Inbox(clock.wake)
         self._stopping = threading.Event()
         self._open: set[Stream] = set()
         self._state = _State()
@@ -73,10 +74,10 @@ class EngineThread:
 
     def now_ns(self) -> int:
         """The clock of every time in a request."""
-        return self._runtime.clock.now_ns()
+        return self._clock.now_ns()
 
-    def open(self, request: Request, min_tokens: int = 0) -> Stream:
-        stream = Stream(request, min_tokens)
+    def open(self, request: Request) -> Stream:
+        stream = Stream(request)
         self._open.add(stream)
         self._inbox.put(stream)
         return stream
@@ -125,8 +126,9 @@ class EngineThread:
             error = died
         self._loop.call_soon_threadsafe(self._finish, error)
 
-    def _accept(self, stream: Stream) -> None:
+    def _accept(self, stream: Stream) -> Request:
         self._state.streams[stream.request.index] = stream
+        return stream.request
 
     def _take(self, outcome: Outcome, now_ns: int) -> None:
         state, row = self._state, outcome.ledger_row
@@ -135,8 +137,6 @@ class EngineThread:
             stream = state.streams[request.index]
             assert request.tokens is not None
             tokens.append((stream, int(request.tokens[request.prompt_tokens + request.output_tokens - 1])))
-            if request.output_tokens == stream.min_tokens:
-                request.ignore_eos = False
         ended = [state.streams.pop(request.index) for request in outcome.finished]
         for stream in ended:
             stream.refused = row is None and stream.request.finish_reason == "rejected"

@@ -5,27 +5,20 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from engines.reference.executor import TorchExecutor
-from engines.reference.kv_pool import KVPool
+from engines.reference.engine import ReferenceEngine
 from engines.reference.model.config import SHAPES
 from engines.reference.model.weights import SMOLLM2_FILE, SMOLLM2_PACKAGE, LoadedModel
 from engines.scheduling.config import SchedulerConfig
 from engines.serve.app import Served
 from engines.serve.load_text import load_text
-from engines.serve.loop import Runtime, WakeableClock
 from engines.serve.server import Server
 
 
 def reference_server(model: LoadedModel, config: SchedulerConfig, *, name: str, random_weights: bool) -> Server:
-    llama = model.llama
-    pool = KVPool(llama.config, config.kv_blocks, config.block_size, dtype=llama.dtype, device=llama.device)
-    clock = WakeableClock()
-    executor = TorchExecutor(llama, pool, max_num_seqs=config.max_num_seqs, clock=clock, swap_blocks=config.swap_blocks)
-    scheduler = config.build(frozenset(model.checkpoint.eos_ids))
-    served = Served(name, llama.config.vocab, config.max_model_len, config.kv_blocks * config.block_size)
+    engine = ReferenceEngine(model, config)
+    served = Served(name, model.llama.config.vocab, config.max_model_len, config.kv_blocks * config.block_size)
     text = load_text(None if random_weights else _path(model.name))
-    runtime = Runtime(scheduler, executor, clock, depth=1 if model.device == "cuda" else 0)
-    return Server(runtime, text, served, kv_blocks=config.kv_blocks)
+    return Server(engine.runtime(), engine.clock, text, served, kv_blocks=config.kv_blocks)
 
 
 def _path(name: str) -> Path | None:

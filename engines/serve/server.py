@@ -10,10 +10,10 @@ from typing import Any
 from aiohttp import web
 
 from engines.base import EngineError
+from engines.loop import Runtime, WallClock
 from engines.serve.app import Api, Served, make_app
 from engines.serve.engine import EngineThread
 from engines.serve.load_text import TextSide
-from engines.serve.loop import Runtime
 from engines.serve.metrics import Metrics
 
 GRACE_S = 2.0  # for handlers to write their last words, once the engine has ended
@@ -38,9 +38,9 @@ def bind(host: str, port: int) -> socket.socket:
 class Server:
     """Made on any thread; `run` is for one event loop, once."""
 
-    def __init__(self, runtime: Runtime, text: TextSide, served: Served, *, kv_blocks: int) -> None:
+    def __init__(self, runtime: Runtime, clock: WallClock, text: TextSide, served: Served, *, kv_blocks: int) -> None:
         metrics = Metrics(served.name)
-        self.engine = EngineThread(runtime, kv_blocks=kv_blocks, on_step=metrics.take)
+        self.engine = EngineThread(runtime, clock, kv_blocks=kv_blocks, on_step=metrics.take)
         self._api = Api(self.engine, text, served, metrics)
         self._stop = asyncio.Event()
 

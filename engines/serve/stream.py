@@ -10,9 +10,8 @@ from engines.scheduling.request import Request
 class Stream:
     """Made and read on the event loop's thread; of it, the engine's thread only touches `request`, until it ends."""
 
-    def __init__(self, request: Request, min_tokens: int = 0) -> None:
+    def __init__(self, request: Request) -> None:
         self.request = request
-        self.min_tokens = min_tokens  # before so many outputs an end-of-text token ends nothing
         self.last_ns: int | None = None  # when the newest token came
         self.ended = False
         self.refused = False  # at the door: what it asks for can never run here

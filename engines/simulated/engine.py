@@ -73,7 +73,7 @@ def make_request(one: Incoming) -> Request:
 def run_in_stretches(
     scheduler: Scheduler,
     executor: CostExecutor,
-    source: Source,
+    source: Source[Incoming],
     clock: VirtualClock,
     observer: Observer,
     *,
@@ -113,7 +113,7 @@ def run_in_stretches(
 
 
 def _take_stretch(
-    scheduler: Scheduler, executor: CostExecutor, source: Source, clock: VirtualClock, recorder: Recorder
+    scheduler: Scheduler, executor: CostExecutor, source: Source[Incoming], clock: VirtualClock, recorder: Recorder
 ) -> bool:
     """Take all decode-only steps up to the first in which something may happen; False: there is no such stretch."""
     quiet = quiet_steps(scheduler)

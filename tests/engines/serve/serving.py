@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from engines.loop import WallClock
+from engines.loop import Runtime, WallClock
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.plan import StepPlan, StepResult
 from engines.serve.app import Served
 from engines.serve.load_text import load_text
-from engines.serve.loop import Runtime, WakeableClock
 from engines.serve.server import Server, bind
 from engines.serve.tokenizer import RESERVED
 
@@ -166,11 +165,11 @@ def serving(server: Server, drain_s: float = 10.0) -> Iterator[Running]:
 
 def echo_server(step_s: float = 0.0, depth: int = 0, **settings: Any) -> tuple[Server, EchoExecutor]:
     config = SchedulerConfig(**{"kv_blocks": 64, "max_model_len": 512, "max_num_seqs": 8} | settings)
-    clock = WakeableClock()
+    clock = WallClock()
     executor = EchoExecutor(clock, step_s)
     runtime = Runtime(config.build(frozenset({EOS})), executor, clock, depth)
     served = Served("echo", 512, config.max_model_len, config.kv_blocks * config.block_size)
-    return Server(runtime, load_text(None), served, kv_blocks=config.kv_blocks), executor
+    return Server(runtime, clock, load_text(None), served, kv_blocks=config.kv_blocks), executor
 
 
 @contextmanager

@@ -10,17 +10,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.engines.serve.serving import WAIT_S
 
-# Also before the command is part of `cbbench`.
 RUN = """
-import sys, typer
-from cbbench.cli import app, serve
-app.app.command("serve")(serve.command)
-code = app.invoke(["serve", *sys.argv[1:]])
+import sys
+from cbbench.cli.app import invoke
+code = invoke(["serve", *sys.argv[1:]])
 """
 
 
@@ -65,3 +64,12 @@ def test_a_wrong_setting_is_one_line() -> None:
     assert running.returncode == 2
     assert said.startswith("error: --max-num-batched-tokens: 8 is less than")
     assert said.count("\n") == 1
+
+
+def test_settings_come_from_the_file_too(tmp_path: Path) -> None:
+    """Of what is for all commands only the engine's settings count; a table of its own wins."""
+    file = tmp_path / "cbbench.toml"
+    file.write_text('rate = 5\nurl = "http://127.0.0.1:1"\nmax-num-seqs = 64\n[serve]\nmax-num-batched-tokens = 8\n')
+    with process("--port", "0", "--config", str(file)) as running:
+        _, said = running.communicate(timeout=WAIT_S)
+    assert said.startswith("error: --max-num-batched-tokens: 8 is less than --max-num-seqs 64")

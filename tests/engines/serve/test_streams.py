@@ -118,9 +118,9 @@ def test_priorities_and_users_reach_the_scheduler() -> None:
         seen: list[Any] = []
         opened = server.server.engine.open
 
-        def watched(request: Any, min_tokens: int = 0) -> Any:
+        def watched(request: Any) -> Any:
             seen.append((request.priority, request.tenant, request.sampling))
-            return opened(request, min_tokens)
+            return opened(request)
 
         server.server.engine.open = watched  # type: ignore[method-assign]
         server.complete("a", max_tokens=1, priority=-2, user="me", top_k=5, top_p=0.5, seed=7, temperature=0.25)
