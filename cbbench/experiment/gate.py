@@ -1,0 +1,110 @@
+"""`cbbench gate`: stored runs in, a verdict out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from cbbench.config import UsageError
+from reports.checks import GateResult, gate_result, sla_checks
+from reports.files import disk
+from reports.gate import parse_all
+from reports.mlperf import CONFIDENCE, WINDOW_S, expand, is_preset
+from reports.render.gate import gate_view
+from reports.render.github import benchmark_json, workflow_commands
+from reports.render.junit import junit
+from reports.render.markdown import markdown
+from reports.stored import Judgement, Stored, find_runs, read_stored
+
+
+@dataclass(frozen=True)
+class Question:
+    runs: tuple[Path, ...]
+    sla: tuple[str, ...] = ()
+    confidence: float | None = None
+    baseline: tuple[Path, ...] = ()
+    budget: tuple[str, ...] = ()
+    allow_different: bool = False
+
+
+@dataclass(frozen=True)
+class Outputs:
+    junit: Path | None = None
+    github: bool = False
+    benchmark_json: Path | None = None
+    json: bool = False
+
+
+def gate(question: Question, outputs: Outputs) -> int:
+    """The exit code."""
+    judgement = judgement_of(question)
+    runs = [read_stored(path, judgement) for path in find_runs(question.runs)]
+    checks = [check for one in runs for check in sla_checks(one.run, one.name)]
+    notes = [note for one in runs for note in one.notes]
+    if any(map(is_preset, question.sla)):
+        notes += [note for one in runs for note in mlperf_notes(one)]
+    if not checks:
+        raise UsageError("nothing to judge by: give --sla or --baseline (the runs have no SLA of their own)")
+    result = gate_result(checks, notes)
+    write(result, runs, outputs)
+    return result.exit_code
+
+
+def judgement_of(question: Question) -> Judgement:
+    if question.confidence is not None and not 0 < question.confidence < 1:
+        raise UsageError(f"--confidence: must be a number between 0 and 1, got {question.confidence:g}")
+    try:
+        sla = expand(question.sla)
+        parse_all(sla)
+    except ValueError as error:
+        raise UsageError(f"--sla: {error}") from None
+    mlperf = CONFIDENCE if any(map(is_preset, question.sla)) else None
+    return Judgement(sla or None, question.confidence or mlperf)
+
+
+def mlperf_notes(one: Stored) -> list[str]:
+    """What a run lacks to be what MLPerf measures; its bounds can be checked all the same."""
+    lacks = []
+    pacing, summary = one.run.workload.pacing, one.run.summary
+    if pacing.arrival != "poisson":
+        lacks.append("Poisson arrivals (--rate R)")
+    if summary is not None and summary.throughput.window_s < WINDOW_S:
+        lacks.append(f"{WINDOW_S:.0f} s (it took {summary.throughput.window_s:.0f} s)")
+    return [f"{one.name}: MLPerf wants {' and '.join(lacks)}"] if lacks else []
+
+
+def write(result: GateResult, runs: Sequence[Stored], outputs: Outputs) -> None:
+    """Every form that was asked for. Files come first: stdout may be a closed pipe."""
+    if outputs.junit is not None:
+        _save(outputs.junit, junit(result))
+    if outputs.benchmark_json is not None:
+        _save(outputs.benchmark_json, msgspec.json.format(msgspec.json.encode(benchmark_json(runs))) + b"\n")
+    if outputs.github:
+        _tell_github(result)
+    if outputs.json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(result)).decode() + "\n")
+    else:
+        Console().print(gate_view(result))
+
+
+def _tell_github(result: GateResult) -> None:
+    """Commands go to stderr, which GitHub reads as well: stdout may carry JSON."""
+    for line in workflow_commands(result):
+        print(line, file=sys.stderr)
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with disk(Path(summary)), open(summary, "a", encoding="utf-8") as file:
+            file.write(markdown(result))
+    else:
+        print("--github: no step summary, as GITHUB_STEP_SUMMARY is not set", file=sys.stderr)
+
+
+def _save(path: Path, data: bytes) -> None:
+    with disk(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)

@@ -1,0 +1,92 @@
+"""What a gate says: one check per metric and scenario, whether it came from an SLA or from a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+import msgspec
+
+from reports.gate import RATES, exit_code
+from reports.schema import RunFile, SlaResult
+
+GATE_SCHEMA: Final = "cbbench.gate/1"
+
+CheckKind = Literal["validity", "sla", "regression", "machine"]
+CheckVerdict = Literal["pass", "warn", "fail", "inconclusive"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    scenario: str  # which run, or which workload of a comparison
+    metric: str
+    kind: CheckKind
+    verdict: CheckVerdict
+    limit: str  # as people read it: "<= 500", "at most +3 %"
+    reason: str
+    value: float | None = None  # in the metric's own unit
+    baseline: float | None = None
+    change: float | None = None  # 0.03: 3 % above the baseline
+    interval: tuple[float, float] | None = None  # of the change
+
+
+class GateResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What `cbbench gate --json` prints."""
+
+    schema: Literal["cbbench.gate/1"] = GATE_SCHEMA
+    verdict: CheckVerdict
+    exit_code: int
+    checks: tuple[Check, ...]
+    notes: tuple[str, ...] = ()
+
+
+def gate_result(checks: Iterable[Check], notes: Iterable[str] = ()) -> GateResult:
+    """The whole of it. No check at all is inconclusive: missing is not passing."""
+    checks = tuple(checks)
+    code = code_of(checks)
+    words: dict[int, CheckVerdict] = {0: "pass", 5: "inconclusive"}
+    verdict = words.get(code, "fail")
+    if verdict == "pass" and any(one.verdict == "warn" for one in checks):
+        verdict = "warn"
+    return GateResult(verdict=verdict, exit_code=code, checks=checks, notes=tuple(dict.fromkeys(notes)))
+
+
+def code_of(checks: tuple[Check, ...]) -> int:
+    """DESIGN §8: 7 invalid load, 5 inconclusive, 3 SLA failed, 4 regression, 0."""
+    failed = {one.kind for one in checks if one.verdict == "fail"}
+    open_question = not checks or any(one.verdict == "inconclusive" for one in checks)
+    return exit_code(
+        validity="invalid" if "validity" in failed else "ok",
+        sla=[*(["inconclusive"] if open_question else []), *(["fail"] if "sla" in failed else [])],  # type: ignore[list-item]
+        regression="regression" in failed,
+    )
+
+
+def sla_checks(run: RunFile, scenario: str) -> list[Check]:
+    """The verdicts of a finished run, after what its validity lets one believe of them."""
+    if run.validity is not None and run.validity.verdict == "invalid":
+        reason = "; ".join(run.validity.reasons)
+        return [Check(scenario, "validity", "validity", "fail", "a load that succeeds", reason)]
+    return [_sla_check(run, scenario, one) for one in run.sla]
+
+
+def _sla_check(run: RunFile, scenario: str, one: SlaResult) -> Check:
+    verdict, reason = one.verdict, one.reason
+    if (doubt := _doubt(run, one)) is not None:
+        verdict, reason = "inconclusive", f"{doubt} (it would be: {one.verdict}, {one.reason})"
+    sign = ">=" if one.metric in (*RATES, "attainment") else "<="
+    return Check(scenario, one.metric, "sla", verdict, f"{sign} {one.bound:g}", reason, one.value)
+
+
+def _doubt(run: RunFile, one: SlaResult) -> str | None:
+    """Why this verdict cannot be trusted. A failed SLA stays failed, unless it was the client that was slow."""
+    validity = run.validity.verdict if run.validity else "ok"
+    reasons = "; ".join(run.validity.reasons) if run.validity else ""
+    if validity == "client_limited":
+        return f"client limited: {reasons}"
+    if one.verdict != "pass":
+        return None
+    if run.interrupted:
+        return "the run was interrupted"
+    if validity == "overloaded" and one.metric not in (*RATES, "failure_rate"):
+        return f"overloaded, so latencies only say how long the run was: {reasons}"
+    return None

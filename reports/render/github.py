@@ -1,0 +1,54 @@
+"""A gate for GitHub: annotations, as workflow commands, and the JSON of github-action-benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from reports.checks import Check, GateResult
+from reports.render.gate import change_text
+from reports.render.words import MISSING
+from reports.stored import Stored
+
+COMMANDS = {"fail": "error", "inconclusive": "error", "warn": "warning"}
+
+
+def workflow_commands(result: GateResult) -> Iterator[str]:
+    """A line per check that did not pass. Inconclusive is an error too: the job does not pass either."""
+    for one in result.checks:
+        if one.verdict in COMMANDS:
+            title = f"{one.metric} {one.limit}: {one.verdict}"
+            yield f"::{COMMANDS[one.verdict]} title={_property(title)}::{_data(_message(one))}"
+
+
+def _message(one: Check) -> str:
+    change = change_text(one)
+    return f"{one.scenario}: {'' if change == MISSING else change + ': '}{one.reason}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def benchmark_json(runs: Sequence[Stored]) -> list[dict[str, str | float]]:
+    """customSmallerIsBetter: a list of names with values. So throughput is told by its inverse."""
+    entries: list[dict[str, str | float]] = []
+    for one in runs:
+        summary = one.run.summary
+        assert summary is not None  # every stored run was judged
+        values: list[tuple[str, str, float | None]] = [
+            (f"{stat} {name}", "ms", getattr(getattr(summary.latency, f"{name}_ms"), stat))
+            for name in ("ttft", "tpot", "itl", "e2el")
+            for stat in ("mean", "p50", "p99")
+        ]
+        rate = summary.throughput.output_token_per_s
+        values.append(("time per 1,000 output tokens", "s", 1000 / rate if rate else None))
+        entries += [
+            {"name": f"{one.name}: {name}", "unit": unit, "value": value}
+            for name, unit, value in values
+            if value is not None
+        ]
+    return entries

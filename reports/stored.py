@@ -1,0 +1,58 @@
+"""Finished runs as a gate reads them: judged anew from the raw files, which stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from engines.base import RunRecord
+from reports.files import FolderError
+from reports.folder import RUN, load, read_run
+from reports.schema import RunFile
+from reports.summary import completed_run
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    name: str  # as it was given
+    run: RunFile  # with summary and verdicts
+    record: RunRecord | None  # None: another tool's file, which has no single requests
+    notes: tuple[str, ...] = ()  # what the files could not show
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What replaces a run's own criteria; None keeps them."""
+
+    sla: tuple[str, ...] | None = None
+    confidence: float | None = None
+
+
+def find_runs(paths: Sequence[Path]) -> list[Path]:
+    """Runs as given; a folder of runs stands for all of them, by name. FolderError for what holds none."""
+    found: list[Path] = []
+    for path in paths:
+        if path.is_file() or (path / RUN).exists():
+            found.append(path)
+            continue
+        inside = sorted(one.parent for one in path.glob(f"*/{RUN}"))
+        if not inside:
+            raise FolderError(f"{path}: no run in it" if path.is_dir() else f"{path}: no such run")
+        found += inside
+    return found
+
+
+def read_stored(folder: Path, judgement: Judgement) -> Stored:
+    """One run of ours. FolderError without one, ValueError for a bad SLA expression."""
+    header = read_run(folder)
+    criteria = header.criteria
+    if judgement.sla is not None:
+        criteria = msgspec.structs.replace(criteria, sla=judgement.sla)
+    if judgement.confidence is not None:
+        criteria = msgspec.structs.replace(criteria, confidence=judgement.confidence)
+    record, notes = load(folder)
+    run = completed_run(record, msgspec.structs.replace(header, criteria=criteria), notes)
+    return Stored(str(folder), run, record, tuple(f"{folder}: {note}" for note in notes))

@@ -1,0 +1,166 @@
+"""cbbench gate: exit codes, outputs and refusals, on runs of the simulated engine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from cbbench.cli.app import invoke
+from tests.cbbench.conftest import Outcome
+
+Call = Callable[..., Outcome]
+SIMULATED = ("run", "--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b")
+SHORT = ("--workload", "prompt=uniform(64,256);output=uniform(8,32)")
+
+
+@pytest.fixture
+def simulate(cbbench: Call) -> Call:
+    def call(folder: str, *arguments: object) -> Outcome:
+        return cbbench(*SIMULATED, *SHORT, *arguments, "-o", folder)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1,000 requests that hardly ever meet: enough to prove a P99."""
+    folder = tmp_path_factory.mktemp("made") / "calm"
+    words = (*SIMULATED, *SHORT, "--rate", "4", "--num-requests", "1000", "-o", str(folder))
+    assert invoke(words) == 0
+    return folder
+
+
+@pytest.fixture
+def calm(made_once: Path) -> str:
+    shutil.copytree(made_once, "calm")
+    return "calm"
+
+
+# SLAs
+
+
+def test_a_bound_that_holds(cbbench: Call, calm: str) -> None:
+    before = Path(calm, "run.json").read_bytes()
+    outcome = cbbench("gate", calm, "--sla", "p99_ttft_ms<=500", "--sla", "output_token_per_s>=10")
+    assert outcome.code == 0, outcome.out
+    assert outcome.out.startswith("PASS")
+    assert Path(calm, "run.json").read_bytes() == before, "a gate must not change what it judges"
+
+
+@pytest.mark.parametrize(
+    ("sla", "code"),
+    [("p99_ttft_ms<=0.001", 3), ("p999_ttft_ms<=500", 5), ("mean_tpot_ms<=1000", 0), ("failure_rate<=0.01", 0)],
+)
+def test_exit_codes(cbbench: Call, calm: str, sla: str, code: int) -> None:
+    assert cbbench("gate", calm, "--sla", sla).code == code
+
+
+def test_inconclusive_outranks_failed(cbbench: Call, calm: str) -> None:
+    assert cbbench("gate", calm, "--sla", "p99_ttft_ms<=0.001", "--sla", "p999_ttft_ms<=500").code == 5
+
+
+def test_too_few_requests_say_how_many_it_takes(cbbench: Call, simulate: Call) -> None:
+    simulate("few", "--rate", 4, "--num-requests", 50)
+    outcome = cbbench("gate", "few", "--sla", "p99_ttft_ms<=500", "--json")
+    assert outcome.code == 5
+    (check,) = json.loads(outcome.out)["checks"]
+    assert check["verdict"] == "inconclusive"
+    assert "at least 299 requests" in check["reason"]
+
+
+def test_the_runs_own_sla_is_the_default(cbbench: Call, simulate: Call) -> None:
+    simulate("own", "--num-requests", 20, "--sla", "p99_ttft_ms<=0.001")
+    assert cbbench("gate", "own").code == 3
+    assert cbbench("gate", "own", "--sla", "mean_ttft_ms<=100000").code != 3
+
+
+def test_an_mlperf_preset(cbbench: Call, calm: str) -> None:
+    outcome = cbbench("gate", calm, "--sla", "mlperf:llama2-70b-interactive", "--json")
+    result = json.loads(outcome.out)
+    assert [(one["metric"], one["limit"]) for one in result["checks"]] == [
+        ("p99_ttft_sched_ms", "<= 450"),
+        ("p99_tpot_ms", "<= 40"),
+    ]
+    assert "600 s" in result["notes"][0]
+    failed = cbbench("gate", calm, "--sla", "mlperf:llama2-70b-interaktive")
+    assert failed.code == 2
+    assert "mlperf:llama2-70b-interactive" in failed.error_line
+
+
+def test_an_overloaded_run_proves_no_latency(cbbench: Call, simulate: Call) -> None:
+    simulate("over", "--rate", 400, "--num-requests", 300, "--max-num-seqs", 4)
+    result = json.loads(cbbench("gate", "over", "--sla", "max_ttft_ms<=1000000", "--json").out)
+    assert result["exit_code"] == 5
+    assert "overloaded" in result["checks"][0]["reason"]
+    assert cbbench("gate", "over", "--sla", "p99_ttft_ms<=1").code == 3
+
+
+def test_a_run_that_was_cut_short_proves_nothing(cbbench: Call, calm: str) -> None:
+    run = json.loads(Path(calm, "run.json").read_text())
+    Path(calm, "run.json").write_text(json.dumps(run | {"summary": None}))  # as after a crash
+    outcome = cbbench("gate", calm, "--sla", "p99_ttft_ms<=500", "--json")
+    assert outcome.code == 5
+    assert "interrupted" in json.loads(outcome.out)["checks"][0]["reason"]
+
+
+def test_a_load_in_which_all_fails_is_invalid(cbbench: Call, calm: str) -> None:
+    lines = Path(calm, "requests.jsonl").read_text().replace('"status":"completed"', '"status":"failed"')
+    Path(calm, "requests.jsonl").write_text(lines)
+    assert cbbench("gate", calm, "--sla", "p99_ttft_ms<=500").code == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nowhere", "--sla", "p99_ttft_ms<=5"), "nowhere"),
+        (("calm",), "--sla or --baseline"),
+        (("calm", "--sla", "p99_tftt_ms<=5"), "p99_ttft_ms"),
+        (("calm", "--sla", "p99_ttft_ms<=5", "--confidence", 1), "--confidence"),
+    ],
+)
+def test_usage_errors(cbbench: Call, calm: str, arguments: tuple[object, ...], said: str) -> None:
+    outcome = cbbench("gate", *arguments)
+    assert outcome.code == 2
+    assert said in outcome.error_line
+
+
+# Outputs
+
+
+def test_junit_has_a_case_per_metric_and_skips_what_it_cannot_tell(cbbench: Call, calm: str) -> None:
+    slas = ("p99_ttft_ms<=500", "p99_ttft_ms<=0.001", "p999_ttft_ms<=500")
+    cbbench("gate", calm, *(word for sla in slas for word in ("--sla", sla)), "--junit", "out/junit.xml")
+    (suite,) = ElementTree.parse("out/junit.xml").getroot()
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures"), suite.get("skipped")) == (calm, "3", "1", "1")
+    ends = [next(child.tag for child in case if child.tag != "properties") for case in suite]
+    assert ends == ["system-out", "failure", "skipped"]
+
+
+def test_github(cbbench: Call, calm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    Path("summary.md").write_text("before\n")
+    outcome = cbbench("gate", calm, "--sla", "p99_ttft_ms<=0.001", "--github", "--json")
+    json.loads(outcome.out)
+    (line,) = [line for line in outcome.err.splitlines() if line.startswith("::")]
+    assert line.startswith("::error title=p99_ttft_sched_ms <= 0.001%3A fail::")
+    summary = Path("summary.md").read_text()
+    assert summary.startswith("before\n### cbbench gate: ❌ fail")
+    assert "| ❌ fail | calm | `p99_ttft_sched_ms` |" in summary
+
+
+def test_benchmark_json(cbbench: Call, calm: str) -> None:
+    cbbench("gate", calm, "--sla", "mean_ttft_ms<=1000", "--benchmark-json", "bench.json")
+    entries = {one["name"]: one for one in json.loads(Path("bench.json").read_text())}
+    run = json.loads(Path(calm, "run.json").read_text())["summary"]
+    assert entries["calm: p99 tpot"] == {
+        "name": "calm: p99 tpot",
+        "unit": "ms",
+        "value": run["latency"]["tpot_ms"]["p99"],
+    }
+    rate = run["throughput"]["output_token_per_s"]
+    assert entries["calm: time per 1,000 output tokens"]["value"] == pytest.approx(1000 / rate)
