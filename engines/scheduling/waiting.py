@@ -50,8 +50,11 @@ class Waiting:
         """Who goes next, leaving out the queues in `skip`."""
         best: tuple[int, float, float, int] | None = None
         chosen: Request | None = None
-        for name in self._queues:
-            if name in skip or not (queue := self._clean(name)):
+        for name in list(self._queues):
+            if name in skip:
+                continue
+            if not (queue := self._clean(name)):
+                del self._queues[name]  # tenants may be any number, over time
                 continue
             resumed, rank, sequence, request = queue[0]
             key = (resumed, self._order.turn(request.tenant), rank, sequence)
