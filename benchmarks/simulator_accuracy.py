@@ -197,7 +197,10 @@ def main() -> None:
     ]
     _, first = bench.pair(base, base, None)
     capacity_per_s = len(chat) / (first.steps["end_ns"][-1] / 1e9)
-    print(f"model {args.model}, {args.requests} requests; base: {BASE}\n")
+    print(
+        f"model {args.model}, {args.requests} requests, {BASE.max_num_seqs} seats, "
+        f"{BASE.max_num_batched_tokens} tokens a step, torch {torch.__version__}\n"
+    )
     print("| setting | " + " | ".join(f"{m} | error" for m in METRICS) + " |")
     print("|---|" + "---:|" * (2 * len(METRICS)))
     errors: list[list[float]] = []

@@ -18,7 +18,7 @@ from engines.base import EngineError
 from engines.scheduling.ledger import StepArray
 from engines.scheduling.plan import IntArray
 from engines.simulated.fit import Fit, FloatArray, Terms, fit_linear, fit_with_knee, hold_out_error
-from engines.simulated.law import DecodeTerms, GapTerms, MixedTerms, Origin, StepLaw
+from engines.simulated.law import DecodeTerms, GapTerms, MixedTerms, Origin, StepLaw, StepShape
 
 MIN_STEPS = 10  # of either regime
 MAX_MEAN_ERROR = 0.25  # on steps left out, in either regime; kernels measured alone give 0.01 to 0.06
@@ -35,12 +35,17 @@ class MeasuredSteps:
     kv: IntArray
     prefill_kv: IntArray
     prefill_pairs: IntArray
+    swapped_blocks: IntArray
     duration_ns: IntArray
     gap_ns: IntArray  # -1 where the engine may have been idle before the step
 
     @property
     def decode_only(self) -> NDArray[np.bool_]:
         return np.equal(self.tokens, self.rows)
+
+    def shapes(self) -> list[StepShape]:
+        columns = (self.tokens, self.rows, self.kv, self.prefill_kv, self.prefill_pairs, self.swapped_blocks)
+        return [StepShape(*shape) for shape in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def measured_steps(steps: StepArray) -> MeasuredSteps:
@@ -60,6 +65,7 @@ def measured_steps(steps: StepArray) -> MeasuredSteps:
         kv=steps["decode_kv_positions"],
         prefill_kv=steps["prefill_kv_positions"],
         prefill_pairs=steps["prefill_pairs"],
+        swapped_blocks=steps["swap_in_blocks"].astype(np.int64) + steps["swap_out_blocks"],
         # With overlap a step is submitted while the one before runs: its own time begins when that one has ended.
         duration_ns=steps["end_ns"] - np.maximum(steps["start_ns"], before_ns),
         gap_ns=np.where(carried_over, gap_ns, -1),
@@ -85,7 +91,8 @@ def calibrate(
 
     origin: what is known of the run; the fit's errors, ranges and warnings are added to it.
     """
-    decode, mixed = measured.decode_only, ~measured.decode_only
+    moves_kv = measured.swapped_blocks > 0
+    decode, mixed = measured.decode_only & ~moves_kv, ~measured.decode_only & ~moves_kv
     for regime, steps in (("decode", decode), ("mixed", mixed)):
         if (found := int(steps.sum())) < MIN_STEPS:
             raise EngineError(
@@ -110,7 +117,7 @@ def calibrate(
                 f"follow another law"
             )
     fitted = {regime: fit(x, y) for regime, (x, y, fit) in regimes.items()}
-    return StepLaw(
+    law = StepLaw(
         calibrated=True,
         decode=_decode_terms(fitted["decode"]),
         mixed=_mixed_terms(fitted["mixed"]),
@@ -124,6 +131,7 @@ def calibrate(
             warnings=tuple(_warnings(measured)),
         ),
     )
+    return msgspec.structs.replace(law, swap_block_ns=_swap_block_ns(law, measured)) if moves_kv.any() else law
 
 
 # -- columns in, terms out ---------------------------------------------------------------------------------------
@@ -137,6 +145,14 @@ def _gap_samples(measured: MeasuredSteps) -> tuple[FloatArray, FloatArray]:
     known = measured.gap_ns >= 0
     gaps_ns = np.maximum(measured.gap_ns[known], 1).astype(np.float64)
     return _columns(measured.rows[known]), gaps_ns
+
+
+def _swap_block_ns(law: StepLaw, measured: MeasuredSteps) -> float:
+    """What steps that move KV blocks take beyond the law without moves, per block."""
+    moving = [i for i, blocks in enumerate(measured.swapped_blocks.tolist()) if blocks]
+    shapes = measured.shapes()
+    beyond_ns = sum(int(measured.duration_ns[i]) - law.duration_ns(shapes[i]) for i in moving)
+    return _rounded(max(0.0, beyond_ns / sum(shapes[i].swapped_blocks for i in moving)))
 
 
 def _launched_rows(rows: IntArray, buckets: tuple[int, ...]) -> IntArray:

@@ -15,7 +15,7 @@ from engines.simulated.law import Origin, StepLaw, StepShape
 from tests.engines.simulated.laws import LAW
 
 
-def _steps(n: int, law: StepLaw, *, noise: float = 0.0, seed: int = 0) -> MeasuredSteps:
+def _steps(n: int, law: StepLaw, *, noise: float = 0.0, seed: int = 0, swapping: float = 0.0) -> MeasuredSteps:
     """Steps of random shapes, half of them decode-only, with the durations that `law` gives them, disturbed."""
     rng = np.random.default_rng(seed)
     decode = np.arange(n) % 2 == 0
@@ -24,12 +24,13 @@ def _steps(n: int, law: StepLaw, *, noise: float = 0.0, seed: int = 0) -> Measur
     start = np.where(decode, 0, rng.integers(0, 2000, n))
     kv = np.where(decode, rows, rows - 1) * rng.integers(100, 2000, n)
     tokens, pairs = np.where(decode, rows, rows - 1 + chunk), chunk * start + chunk * (chunk + 1) // 2
-    shapes = [StepShape(*map(int, shape)) for shape in zip(tokens, rows, kv, start, pairs, strict=True)]
+    swapped = np.where(rng.random(n) < swapping, rng.integers(1, 40, n), 0)
+    shapes = [StepShape(*map(int, shape)) for shape in zip(tokens, rows, kv, start, pairs, swapped, strict=True)]
     exact = np.array([law.duration_ns(shape) for shape in shapes])
     gap_ns = np.array([law.gap_ns(int(r)) for r in rows])
     disturbed = np.exp(noise * rng.standard_normal((2, n)))
     return MeasuredSteps(
-        tokens=tokens, rows=rows, kv=kv, prefill_kv=start, prefill_pairs=pairs,
+        tokens=tokens, rows=rows, kv=kv, prefill_kv=start, prefill_pairs=pairs, swapped_blocks=swapped,
         duration_ns=np.rint(exact * disturbed[0]).astype(np.int64),
         gap_ns=np.rint(gap_ns * disturbed[1]).astype(np.int64),
     )  # fmt: skip
@@ -38,8 +39,7 @@ def _steps(n: int, law: StepLaw, *, noise: float = 0.0, seed: int = 0) -> Measur
 def _errors(law: StepLaw, truth: StepLaw, seed: int) -> tuple[float, float]:
     """Mean relative error of `law` on fresh steps of the `truth`: (decode-only, mixed)."""
     fresh = _steps(400, truth, seed=seed)
-    shapes = zip(fresh.tokens, fresh.rows, fresh.kv, fresh.prefill_kv, fresh.prefill_pairs, strict=True)
-    predicted = np.array([law.duration_ns(StepShape(*map(int, shape))) for shape in shapes])
+    predicted = np.array([law.duration_ns(shape) for shape in fresh.shapes()])
     off = np.abs(predicted / fresh.duration_ns - 1)
     return float(off[fresh.decode_only].mean()), float(off[~fresh.decode_only].mean())
 
@@ -68,8 +68,7 @@ def test_noise_does_not_bias_the_total() -> None:
     """A relative fit leans to the short steps; scaled, the summed time of a noisy run is right."""
     noisy = _steps(4000, LAW, noise=0.3)
     law = calibrate(noisy, Origin(source="a run"), max_mean_error=1.0)
-    shapes = zip(noisy.tokens, noisy.rows, noisy.kv, noisy.prefill_kv, noisy.prefill_pairs, strict=True)
-    predicted = sum(law.duration_ns(StepShape(*map(int, shape))) for shape in shapes)
+    predicted = sum(law.duration_ns(shape) for shape in noisy.shapes())
     assert predicted == pytest.approx(int(noisy.duration_ns.sum()), rel=1e-3)
 
 
@@ -98,9 +97,8 @@ def test_a_run_with_one_batch_size_warns_that_others_are_a_guess() -> None:
     steps = _steps(200, LAW)
     decode = steps.decode_only
     rows, kv = np.where(decode, 32, steps.rows), np.where(decode, steps.kv // steps.rows * 32, steps.kv)
-    shapes = zip(np.where(decode, 32, steps.tokens), rows, kv, steps.prefill_kv, steps.prefill_pairs, strict=True)
-    durations = np.array([LAW.duration_ns(StepShape(*map(int, shape))) for shape in shapes])
-    same = replace(steps, tokens=np.where(decode, 32, steps.tokens), rows=rows, kv=kv, duration_ns=durations)
+    same = replace(steps, tokens=np.where(decode, 32, steps.tokens), rows=rows, kv=kv)
+    same = replace(same, duration_ns=np.array([LAW.duration_ns(shape) for shape in same.shapes()]))
     assert calibrate(same, Origin(source="x")).origin.warnings == (
         "decode-only steps had 32 to 32 rows: other batch sizes are extrapolated",
     )
@@ -116,6 +114,14 @@ def test_graph_buckets_explain_the_steps_between_them() -> None:
     assert law.origin.hold_out["decode"].mean < 1e-4
     assert law.decode.row == pytest.approx(5e6, rel=1e-3)
     assert calibrate(steps, Origin(source="x"), max_mean_error=1.0).origin.hold_out["decode"].mean > 0.05
+
+
+def test_moving_kv_blocks_has_a_cost_of_its_own() -> None:
+    moving = msgspec.structs.replace(LAW, swap_block_ns=250_000.0)
+    law = calibrate(_steps(400, moving, swapping=0.2), Origin(source="x"))
+    assert law.swap_block_ns == pytest.approx(250_000, rel=0.01)
+    assert law.origin.hold_out["decode"].mean < 1e-4
+    assert calibrate(_steps(400, LAW), Origin(source="x")).swap_block_ns == 0.0
 
 
 def test_an_old_ledger_is_refused_by_the_names_it_lacks() -> None:
