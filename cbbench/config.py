@@ -47,6 +47,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     warmup: Natural = 4  # requests
     workers: str = "1"  # or auto
     read_timeout: PositiveFloat = 600.0  # s
+    scrape: bool = True
+    metrics_url: str | None = None  # None: /metrics at the url
+    launch: str | None = None  # a command with {port}, and in a sweep {value}
+    ready_timeout: PositiveFloat = 600.0  # s
 
     workload: str = "azure-conv"
     tenants: str | None = None
@@ -98,7 +102,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def config_hash(self) -> str:
         """Identity of the work: equal for two runs that measure the same thing, however judged or shown."""
-        shown = ("sla", "confidence", "max_failure_rate", "output", "json", "timeline", "workers")
+        judged = ("sla", "confidence", "max_failure_rate")
+        shown = (*judged, "output", "json", "timeline", "workers", "scrape", "metrics_url", "ready_timeout")
         work = {key: value for key, value in msgspec.structs.asdict(self).items() if key not in shown}
         return hashlib.sha256(msgspec.json.encode(work, order="sorted")).hexdigest()[:16]
 
@@ -139,7 +144,10 @@ ENGINE_SETTINGS = (
     "skip_ahead", "preempt_for_priority", "quota", "admission", "watermark", "on_kv_pressure", "victim",
     "swap_blocks", "prefix_caching", "timeline",
 )  # fmt: skip
-SERVER_SETTINGS = ("api", "ca_file", "prompt_form", "extra_body", "warmup", "workers", "read_timeout")
+SERVER_SETTINGS = (
+    "api", "ca_file", "prompt_form", "extra_body", "warmup", "workers", "read_timeout", "scrape", "metrics_url",
+)  # fmt: skip
+LAUNCHED_URL = "http://127.0.0.1:{port}"  # until the port is known
 KIND_WORDS = {
     "int": "a whole number",
     "float": "a number",
@@ -155,6 +163,10 @@ def flag(field: str) -> str:
 
 def build_config(given: Mapping[str, Any]) -> RunConfig:
     """Check what was given, alone and together."""
+    if given.get("launch") is not None:
+        if given.get("url") is not None:
+            raise UsageError("--launch starts the server that is loaded, so --url cannot name another")
+        given = {**given, "url": LAUNCHED_URL}
     try:
         config = msgspec.convert(dict(given), RunConfig)
     except msgspec.ValidationError as error:
@@ -229,6 +241,8 @@ def _refuse_settings_of_others(config: RunConfig, given: Mapping[str, Any]) -> N
     for field in others:
         if field in given:
             raise UsageError(f"{flag(field)} {where}")
+    if "ready_timeout" in given and config.launch is None:
+        raise UsageError("--ready-timeout needs --launch")
     if config.engine != "simulated" and (config.law or config.hardware):
         raise UsageError(f"--{'law' if config.law else 'hardware'} needs --engine simulated")
 
@@ -244,6 +258,8 @@ def _refuse_conflicts(config: RunConfig) -> None:
         raise UsageError("--static-patience needs --mode static")
     if config.swap_blocks is not None and config.on_kv_pressure != "swap":
         raise UsageError("--swap-blocks needs --on-kv-pressure swap")
+    if config.metrics_url is not None and not config.scrape:
+        raise UsageError("--metrics-url and --no-scrape: read the metrics or do not")
     if config.tenants is not None and config.arrival == "trace":
         raise UsageError("--arrival trace and --tenants: a mix of tenants has no trace's arrivals; give --rate")
     if config.arrival not in (None, "trace") and config.rate is None:

@@ -30,7 +30,7 @@ def gather(command: Command, options: Mapping[str, Any]) -> dict[str, Any]:
     if command == "serve" or "tenants" in chosen:  # there is no single workload to suggest anything
         return chosen
     suggested = suggestions(str(chosen.get("workload", RunConfig().workload)))
-    if "url" in chosen:  # the server's settings are its own
+    if "url" in chosen or "launch" in chosen:  # the server's settings are its own
         suggested = {key: value for key, value in suggested.items() if key not in ENGINE_SETTINGS}
     return suggested | chosen
 

@@ -41,6 +41,24 @@ class PartialRun(EngineError):
         self.record = record
 
 
+class ScrapeReport(msgspec.Struct, frozen=True):
+    """What the server's own metrics said during a run over HTTP. None is what it does not expose."""
+
+    url: str
+    samples: int
+    missed: int  # pages that did not come
+    problem: str | None  # of the last one that did not
+    sources: dict[str, str]  # of the signals: the server's metric, or "client", or "not exposed"
+    restarted: bool  # counters went back
+    output_tokens: int | None  # generated during the run; this and the following may lack what a restart lost
+    output_tokens_received: int  # by the client
+    requests: int | None
+    requests_ended: int  # of the client's
+    preemptions: int | None
+    prefix_hit_rate: float | None
+    prefixes_shared: bool  # by requests of the plan, so that hits are to be expected
+
+
 class ClientReport(msgspec.Struct, frozen=True):
     """How well a load client did its own work. None is what could not be measured."""
 
@@ -59,6 +77,7 @@ class ClientReport(msgspec.Struct, frozen=True):
     prompt_tokens_over_mean: float | None  # served - planned
     short_answer_share: float | None  # completed with fewer output tokens than planned
     workers: int
+    scrape: ScrapeReport | None = None  # None: not asked for
 
 
 class Stint(msgspec.Struct, frozen=True, array_like=True):
@@ -109,7 +128,7 @@ class Signal(msgspec.Struct, frozen=True):
     kv_usage: float | None  # share of the usable blocks in use or promised, 0..1; None: not exposed
     device_busy: float | None  # share of the time since the last sample in which the device worked; None: not exposed
     output_token_per_s: float  # since the last sample
-    preemptions: int  # so far
+    preemptions: int | None  # so far; None: not exposed
     completed: int  # requests so far
     output_tokens: int  # so far
     ttft_ms: float | None = None  # median of the requests that got their first token since the last sample

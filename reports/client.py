@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engines.base import ClientReport
+from engines.base import ClientReport, ScrapeReport
 from reports.metrics import RequestTimes
 
 SEND_LAG_MS = 1.0  # P99; or this share of the median TTFT, where that is more
@@ -16,6 +16,8 @@ CPU_SHARE = 0.9  # of a core: beyond it events queue in front of the client
 RATE_TOLERANCE = 0.02  # achieved over asked
 COALESCED_SHARE = 0.05  # of token events without a time of their own; some servers batch on purpose, so only with lag
 NOTED_MISMATCH_SHARE = 0.01
+NOTED_DISAGREEMENT_SHARE = 0.01  # between the server's counters and what the client received
+NOTED_PREFIX_HITS = 0.05  # where no two requests share anything
 
 
 def client_limits(client: ClientReport, times: RequestTimes, *, capped: bool) -> tuple[str, ...]:
@@ -55,6 +57,22 @@ def client_notes(client: ClientReport) -> tuple[str, ...]:
         notes.append(f"{client.short_answer_share:.1%} of the answers were shorter than asked: the server stops early")
     if client.resends:
         notes.append(f"{client.resends} requests were sent again on a new connection")
+    return (*notes, *scrape_notes(client.scrape)) if client.scrape else tuple(notes)
+
+
+def scrape_notes(scrape: ScrapeReport) -> tuple[str, ...]:
+    """Where the server's own counters tell another story than the client."""
+    notes = []
+    if scrape.restarted:
+        notes.append("the server's counters went back to 0 during the run: it restarted")
+    counts = [("output tokens", scrape.output_tokens, scrape.output_tokens_received)]
+    counts.append(("requests", scrape.requests, scrape.requests_ended))
+    for what, server, client in counts:
+        if server is not None and abs(server - client) > NOTED_DISAGREEMENT_SHARE * max(server, client):
+            notes.append(f"the server counted {server:,} {what} during the run, the client {client:,}")
+    rate = scrape.prefix_hit_rate
+    if rate is not None and rate > NOTED_PREFIX_HITS and not scrape.prefixes_shared:
+        notes.append(f"{rate:.0%} of the prompts came from the server's prefix cache, though no two requests share any")
     return tuple(notes)
 
 

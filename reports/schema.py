@@ -244,6 +244,7 @@ class Point(msgspec.Struct, frozen=True):
     sla: tuple[SlaResult, ...] = ()
     validity: Validity | None = None
     error: str | None = None
+    exit_code: int | None = None  # of the error
 
 
 class Recommendation(msgspec.Struct, frozen=True):

@@ -71,6 +71,15 @@ RUN_OPTIONS = (
     option("read_timeout", float, SERVER, "Seconds without a byte of an answer after which it failed. Default: 600.",
            metavar="S"),
     option("ca_file", str, SERVER, "Certificates to trust instead of the system's. Default: none.", metavar="FILE"),
+    on_off("scrape", SERVER, "Read the server's /metrics four times a second: its queue, KV usage and preemptions. "
+           "Default: on."),
+    option("metrics_url", str, SERVER, "Where its metrics are, if not at /metrics of --url. Default: there.",
+           metavar="URL"),
+    option("launch", str, SERVER, "Instead of --url: start this server, load it and end it, as in 'vllm serve MODEL "
+           "--port {port}'. A sweep starts one per value, with {value} in its place. Default: none.",
+           metavar="COMMAND"),
+    option("ready_timeout", float, SERVER, "Seconds a launched server has to become ready. Default: 600.",
+           metavar="S"),
 
     option("workload", str, WORKLOAD, "Lengths to ask for: a preset (cbbench workload list), 'prompt=LAW;output=LAW' "
            "or a file. Default: azure-conv.", metavar="SPEC"),

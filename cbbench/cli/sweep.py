@@ -15,7 +15,8 @@ def command(
         str,
         typer.Argument(
             metavar="PARAM",
-            help="What to vary: max-num-seqs, max-num-batched-tokens, kv-blocks, concurrency, rate or mode.",
+            help="What to vary: max-num-seqs, max-num-batched-tokens, kv-blocks, concurrency, rate or mode; with "
+            "{value} in --launch, any word for what it sets.",
         ),
     ],
     values: Annotated[str, typer.Option(metavar="V,V,...", help="The values to try, as in 1,4,16,32. Required.")],
@@ -26,6 +27,7 @@ def command(
     from cbbench.experiment.sweep import sweep
     from cbbench.settings import gather
 
-    if given.get(param.replace("-", "_")) is not None:
+    of_the_server = "{value}" in (given.get("launch") or "")
+    if given.get(param.replace("-", "_")) is not None and not of_the_server:
         raise UsageError(f"--{param} is what the sweep varies; give its values by --values alone")
     return sweep(param, values, gather("sweep", given))

@@ -134,6 +134,7 @@ class OpenAI:
             model=server.model,
             config={
                 "url": config.url,
+                "launch": config.launch,
                 "api": config.api,
                 "served": list(server.served),
                 "ignore_eos": config.ignore_eos,
@@ -163,6 +164,8 @@ class OpenAI:
                 warmup_requests=config.warmup,
                 workers=worker_count(config.workers),
                 read_timeout_s=config.read_timeout,
+                scrape=config.scrape,
+                metrics_url=config.metrics_url,
             )
         )
 

@@ -64,7 +64,7 @@ def panel(title: str, planned: int, signal: Signal, kv_peak: float | None) -> Re
         f"running {signal.running}",
         f"waiting {signal.waiting}",
         "KV not exposed" if signal.kv_usage is None else f"KV {signal.kv_usage:.0%} (peak {kv_peak or 0:.0%})",
-        f"preempted {signal.preemptions}",
+        "preemptions not exposed" if signal.preemptions is None else f"preempted {signal.preemptions}",
     )
     table.add_row(
         f"{signal.output_token_per_s:,.0f} tok/s",

@@ -16,6 +16,7 @@ from cbbench.experiment.bench import Bench, criteria_of, describe_workload, rate
 from cbbench.experiment.environment import environment
 from cbbench.experiment.interrupt import Interrupt
 from cbbench.experiment.live import LiveView
+from cbbench.experiment.servers import server_for
 from engines.base import PartialRun, RequestRow, Signal
 from engines.scheduling.ledger import StepArray
 from reports.folder import RunWriter, read_record
@@ -56,8 +57,10 @@ def run(config: RunConfig) -> int:
     folder = Path(config.output) if config.output else default_folder(f"{config.mode}-{config.workload}")
     if folder.exists() and any(folder.iterdir()):  # said now, not after the model has loaded
         raise UsageError(f"--output: {folder} is not empty; choose a new folder")
-    bench = Bench(config)
-    result = measure(bench, config, folder, title=f"{config.mode} · {config.workload}")
+    if config.launch is not None and "{value}" in config.launch:
+        raise UsageError("--launch: {value} is for `cbbench sweep`, which has values to put there")
+    with server_for(config, "", folder.with_name(f"{folder.name}.server.log")) as served:
+        result = measure(Bench(served), served, folder, title=f"{config.mode} · {config.workload}")
     few_seats = config.max_num_seqs <= TIMELINE_SEATS
     show(result, folder, json=config.json, with_timeline=few_seats if config.timeline is None else config.timeline)
     print(f"results in {folder}", file=sys.stderr)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,9 @@ import msgspec
 from rich.console import Console
 
 from cbbench.config import RunConfig, UsageError, build_config
-from cbbench.experiment.bench import Bench, criteria_of
+from cbbench.experiment.bench import criteria_of
 from cbbench.experiment.run import default_folder, measure
+from cbbench.experiment.servers import Benches, BenchPerPoint, OneBench
 from engines.base import EngineError
 from reports.curves import point_of, read_sweep, recommend, write_sweep
 from reports.folder import rebuild
@@ -31,6 +34,7 @@ PARAMS: dict[str, type[int] | type[float] | type[str]] = {
     "rate": float,
     "mode": str,
 }
+NO_SERVER = 6  # exit code
 
 
 @dataclass(frozen=True)
@@ -45,58 +49,86 @@ class Target:
 
 def sweep(param: str, values_text: str, given: Mapping[str, Any]) -> int:
     """`cbbench sweep`: the exit code."""
-    asked = parse_values(param, values_text)
+    own = is_servers_own(given)
+    asked = parse_words(param, values_text) if own else parse_values(param, values_text)
     base = target_of(param, asked[0], given).config
     folder = Path(base.output) if base.output else default_folder(f"sweep-{param}")
-    before = points_before(folder, param)
+    earlier = sweep_before(folder, param)
+    # Points without numbers are tried again.
+    before = {point.value: point for point in earlier.points if point.error is None} if earlier else {}
     # The order asked for is kept; only points from before that are not asked for again need a place among the others.
     values = asked if set(before) <= set(asked) else sorted({*asked, *before})
     targets = [target_of(param, value, given) for value in values]
-    bench = Bench(base)
-    plan_sha256 = bench.plan(base).sha256
-    done = {value: judged_anew(folder, point, targets, plan_sha256) for value, point in before.items()}
-    state = SweepFile(
-        param=param, values=tuple(one.value for one in targets), sla=base.sla, workload_sha256=plan_sha256
-    )
-    state, interrupted = run_targets(bench, targets, folder, state, done)
+    known_sha256 = earlier.workload_sha256 if earlier and before else None
+    benches: Benches = OneBench(base) if base.launch is None else BenchPerPoint(known_sha256)
+    done = {value: judged_anew(folder, point, targets, benches.plan_sha256) for value, point in before.items()}
+    state = SweepFile(param=param, values=tuple(one.value for one in targets), sla=base.sla)
+    state, interrupted = run_targets(benches, targets, folder, state, done)
     show(state, folder, json=base.json)
     print(f"results in {folder}", file=sys.stderr)
     return code_of(state, interrupted)
 
 
+def is_servers_own(given: Mapping[str, Any]) -> bool:
+    """Whether the values go to a launched server's command line, rather than into a setting of ours."""
+    return "{value}" in (given.get("launch") or "")
+
+
 def parse_values(param: str, values: str) -> list[Value]:
     if param not in PARAMS:
-        raise UsageError(f"cannot sweep {param!r}; choose one of {', '.join(PARAMS)}")
+        raise UsageError(f"cannot sweep {param!r}; choose one of {', '.join(PARAMS)}, or put {{value}} into --launch")
     kind = PARAMS[param]
     try:
-        parsed: list[Value] = [kind(word.strip()) for word in values.split(",")]
+        return each_once([kind(word.strip()) for word in values.split(",")], values)
     except ValueError:
         raise UsageError(f"--values: {param} takes {'whole ' * (kind is int)}numbers, got {values!r}") from None
+
+
+def parse_words(param: str, values: str) -> list[Value]:
+    """Whatever a server's knob may take: whole numbers, numbers or words."""
+    if not re.fullmatch(r"\w[\w.-]*", param):
+        raise UsageError(f"cannot sweep {param!r}: want a word, such as the name of the server's flag")
+    words = [word.strip() for word in values.split(",")]
+    if "" in words:
+        raise UsageError(f"--values: want V,V,... without gaps, got {values!r}")
+    for kind in (int, float):
+        with suppress(ValueError):
+            return each_once([kind(word) for word in words], values)
+    return each_once(list(words), values)
+
+
+def each_once(parsed: list[Value], values: str) -> list[Value]:
     if len(set(parsed)) != len(parsed):
         raise UsageError(f"--values: each value once, got {values!r}")
     return parsed
 
 
 def target_of(param: str, value: Value, given: Mapping[str, Any]) -> Target:
-    config = build_config({**given, param.replace("-", "_"): value})
+    config = build_config(given if is_servers_own(given) else {**given, param.replace("-", "_"): value})
     # Other text at each point, so that no cache carries over; the plan, and so its hash, stays the same.
     varied = msgspec.structs.replace(config, prompt_seed=config.prompt_seed + zlib.crc32(str(value).encode()))
-    return Target(value, f"{param}-{value}", varied, config.config_hash())
+    return Target(value, folder_of(param, value), varied, config.config_hash())
 
 
-def points_before(folder: Path, param: str) -> dict[Value, Point]:
-    """The points an earlier call finished in this folder, by value; those without numbers are tried again."""
+def folder_of(param: str, value: Value) -> str:
+    """What a folder's name should not hold is taken out, and no two values share one."""
+    word = re.sub(r"[^\w.-]+", "-", str(value))[:60]
+    return f"{param}-{word}" if word == str(value) else f"{param}-{word}-{zlib.crc32(str(value).encode()):08x}"
+
+
+def sweep_before(folder: Path, param: str) -> SweepFile | None:
+    """What an earlier call left in this folder."""
     if not folder.exists() or not any(folder.iterdir()):
-        return {}
+        return None
     if not (folder / "sweep.json").exists():
         raise UsageError(f"--output: {folder} is not empty and holds no sweep")
     before = read_sweep(folder)
     if before.param != param:
         raise UsageError(f"--output: {folder} holds a sweep of {before.param}, not of {param}")
-    return {point.value: point for point in before.points if point.error is None}
+    return before
 
 
-def judged_anew(folder: Path, point: Point, targets: Sequence[Target], plan_sha256: str) -> Point:
+def judged_anew(folder: Path, point: Point, targets: Sequence[Target], plan_sha256: str | None) -> Point:
     """A finished point under the SLAs of this call. UsageError if it was measured with other settings."""
     target = next(one for one in targets if one.value == point.value)
     result = rebuild(folder / point.folder, criteria_of(target.config))
@@ -109,41 +141,48 @@ def judged_anew(folder: Path, point: Point, targets: Sequence[Target], plan_sha2
 
 
 def run_targets(
-    bench: Bench, targets: Sequence[Target], folder: Path, state: SweepFile, done: dict[Value, Point]
+    benches: Benches, targets: Sequence[Target], folder: Path, state: SweepFile, done: dict[Value, Point]
 ) -> tuple[SweepFile, bool]:
     """Measure what is not there yet, sweep.json after every point. True when Ctrl-C ended it."""
     folder.mkdir(parents=True, exist_ok=True)
-    state = save(folder, state, done)
+    state = save(folder, state, done, benches.plan_sha256)
     for number, target in enumerate(targets, start=1):
         title = f"{number}/{len(targets)} {state.param} {target.value}"
         print(title + (": already there" if target.value in done else ""), file=sys.stderr)
         if target.value in done:
             continue
-        point = measure_target(bench, target, folder, title)
+        point = measure_target(benches, target, folder, title)
         if point is None:
             return state, True
         done[target.value] = point
-        state = save(folder, state, done)
+        state = save(folder, state, done, benches.plan_sha256)
     return state, False
 
 
-def measure_target(bench: Bench, target: Target, folder: Path, title: str) -> Point | None:
+def measure_target(benches: Benches, target: Target, folder: Path, title: str) -> Point | None:
     """The point, or None if Ctrl-C broke it off: then it is measured again when the sweep resumes."""
     place = folder / target.folder
     if place.exists():  # left by a sweep that was broken off
         shutil.rmtree(place)
     try:
-        result = measure(bench, target.config, place, title)
+        with benches.at(target.config, str(target.value), folder / f"{target.folder}.server.log") as (bench, config):
+            result = measure(bench, config, place, title)
     except (EngineError, UsageError) as error:  # this value cannot run; others may
         print(f"{title}: {error}", file=sys.stderr)
-        return Point(value=target.value, folder=target.folder, config_sha256=target.config_sha256, error=str(error))
+        return Point(
+            value=target.value,
+            folder=target.folder,
+            config_sha256=target.config_sha256,
+            error=str(error),
+            exit_code=error.exit_code if isinstance(error, EngineError) else 2,
+        )
     return None if result.interrupted else point_of(target.value, target.folder, result, target.config_sha256)
 
 
-def save(folder: Path, state: SweepFile, done: Mapping[Value, Point]) -> SweepFile:
+def save(folder: Path, state: SweepFile, done: Mapping[Value, Point], plan_sha256: str | None) -> SweepFile:
     points = tuple(done[value] for value in state.values if value in done)
     recommendation = recommend(state.param, points, state.sla) if points else None
-    state = msgspec.structs.replace(state, points=points, recommendation=recommendation)
+    state = msgspec.structs.replace(state, points=points, recommendation=recommendation, workload_sha256=plan_sha256)
     write_sweep(folder, state)
     return state
 
@@ -157,13 +196,15 @@ def show(state: SweepFile, folder: Path, *, json: bool) -> None:
 
 
 def code_of(state: SweepFile, interrupted: bool) -> int:
-    """3 when no point meets the SLA; 2 when no value could run at all."""
+    """3 when no point meets the SLA; when no value could run at all, 6 if that was for want of a server, else 2."""
     ran = [point for point in state.points if point.error is None]
     invalid = bool(ran) and all(point.validity and point.validity.verdict == "invalid" for point in ran)
+    no_server = any(point.exit_code == NO_SERVER for point in state.points)
     missed = bool(state.sla) and (state.recommendation is None or state.recommendation.value is None)
     return exit_code(
         interrupted=interrupted,
-        usage_error=not ran,
+        usage_error=not ran and not no_server,
+        server_died=not ran and no_server,
         validity="invalid" if invalid else "ok",
         sla=["fail"] if missed else [],
     )

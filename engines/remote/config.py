@@ -43,6 +43,8 @@ class RemoteConfig:
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 600.0  # without a byte of the answer
     gone_after_s: float = 2.0  # no connection can be opened for this long: the server is gone
+    scrape: bool = False  # read the server's metrics during the run
+    metrics_url: str | None = None  # None: /metrics of the server itself
     kernel_stamps: bool = True  # False measures what the stamps are worth
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
+
+import msgspec
 
 from engines.base import ClientReport, Observer, PartialRun, RunRecord
 from engines.remote.check import check
 from engines.remote.config import RemoteConfig, Target, resolve
+from engines.remote.scrape import Page, Scraper, Watched
 from engines.remote.server import ServerInfo, inspect
-from engines.remote.share import run_alone
+from engines.remote.setup import Setup
+from engines.remote.share import Ran, run_alone
 from engines.remote.workers import run_in_workers, worker_count
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
@@ -33,13 +38,33 @@ class RemoteEngine:
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
         """Raises EngineError before the run, PartialRun when the server goes away during it."""
         setup = check(self.config, self.target, self.server, plan, pacing, observer)
+        run = self._run_scraped if self.config.scrape else self._run
+        ran = run(setup, plan, pacing, observer)
+        if ran.problem is not None:
+            why, exit_code = ran.problem
+            raise PartialRun(f"{why}; {len(ran.record)} of {len(plan)} requests had ended", exit_code, ran.record)
+        return ran.record
+
+    def _run(self, setup: Setup, plan: RequestPlan, pacing: Pacing, observer: Observer) -> Ran:
         workers = worker_count(self.config.workers, pacing)
         if workers > 1:
             ran = run_in_workers(setup, plan, pacing, observer, workers)
         else:
             ran = run_alone(setup, self.target, plan, pacing, observer)
         self.client = ran.tally.report(open_loop=pacing.rate_per_s is not None, workers=workers)
-        if ran.problem is not None:
-            why, exit_code = ran.problem
-            raise PartialRun(f"{why}; {len(ran.record)} of {len(plan)} requests had ended", exit_code, ran.record)
-        return ran.record
+        return ran
+
+    def _run_scraped(self, setup: Setup, plan: RequestPlan, pacing: Pacing, observer: Observer) -> Ran:
+        """The same, with what the server says about itself in the signals and in the client's report."""
+        scraper = Scraper(Page(self.config, self.target))
+        scraper.start(must_answer=self.config.metrics_url is not None)
+        watched = Watched(observer, scraper)
+        try:
+            ran = self._run(setup, plan, pacing, watched)
+        finally:
+            scraper.stop()
+        record = replace(ran.record, signals=watched.signals)
+        scraper.settle(sum(row.output_tokens for row in record.rows))
+        assert self.client is not None
+        self.client = msgspec.structs.replace(self.client, scrape=scraper.report(plan, record))
+        return replace(ran, record=record)

@@ -110,7 +110,7 @@ class Recorder:
             kv_usage=None,  # what only the server knows
             device_busy=None,
             output_token_per_s=fresh * 1e9 / span_ns,
-            preemptions=0,
+            preemptions=None,
             completed=len(self._rows),
             output_tokens=self._output_tokens + sum(running),
             ttft_ms=median(self._ttfts_ms) if self._ttfts_ms else None,

@@ -76,7 +76,7 @@ def _get(config: RemoteConfig, target: Target, path: str) -> tuple[int, bytes]:
     headers = {"Authorization": f"Bearer {config.api_key}"} if config.api_key else {}
     connection = http.client.HTTPConnection(target.host, target.port)
     try:
-        connection.sock = _connect(config, target)
+        connection.sock = connect(config, target)
         connection.request("GET", target.base_path + path, headers=headers)
         response = connection.getresponse()
         return response.status, response.read()
@@ -89,7 +89,7 @@ def _get(config: RemoteConfig, target: Target, path: str) -> tuple[int, bytes]:
         connection.close()
 
 
-def _connect(config: RemoteConfig, target: Target) -> socket.socket:
+def connect(config: RemoteConfig, target: Target) -> socket.socket:
     sock = socket.socket(target.family, socket.SOCK_STREAM)
     try:
         sock.settimeout(config.connect_timeout_s)

@@ -192,7 +192,7 @@ def _sum(t_ns: int, latest: list[Signal]) -> Signal:
         kv_usage=latest[0].kv_usage,
         device_busy=latest[0].device_busy,
         output_token_per_s=sum(one.output_token_per_s for one in latest),
-        preemptions=0,
+        preemptions=None,
         completed=sum(one.completed for one in latest),
         output_tokens=sum(one.output_tokens for one in latest),
         ttft_ms=sum(ttfts) / len(ttfts) if ttfts else None,

@@ -1,0 +1,246 @@
+"""Scraping: what the server says about itself while it is loaded, four times a second, from a thread of its own.
+
+The load's loop never waits for it: a signal takes the newest sample there is. httpx would do, but it costs a
+millisecond of this process per page, in which the loop could not run; http.client costs a third of that.
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from engines.base import EngineError, Observer, RequestRow, RunRecord, ScrapeReport, Signal
+from engines.remote.config import RemoteConfig, Target, resolve
+from engines.remote.prometheus import COUNTERS, Meaning, Reading, read_page
+from engines.remote.server import connect
+from engines.scheduling.ledger import StepArray
+from workloads.plan import RequestPlan
+
+PERIOD_S = 0.25
+TIMEOUT_S = 2.0  # of one page
+STALE_NS = 1_000_000_000  # a sample older than this says nothing about now
+SETTLE_S = 0.3  # a server may count its last tokens a little after it sent them
+SETTLES = 3  # times, at most
+AGREE_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class Sample:
+    at_ns: int  # time.monotonic_ns(), when the page had come
+    readings: dict[Meaning, Reading]
+    preemptions: int | None  # since the run began
+
+
+class Page:
+    """The metrics page, read over one connection that stays open."""
+
+    def __init__(self, config: RemoteConfig, target: Target) -> None:
+        if config.metrics_url is not None:
+            # Perhaps another server altogether, which the key is not for.
+            config = replace(config, url=config.metrics_url, api_key=None)
+            try:
+                target = resolve(config)
+            except EngineError as error:
+                raise EngineError(str(error).replace("--url", "--metrics-url", 1)) from None
+        self._config = replace(config, connect_timeout_s=TIMEOUT_S)
+        self._target = target
+        base, named = target.base_path, config.metrics_url is not None
+        self._path = base if named and base else f"{base}/metrics"
+        scheme = "https" if target.tls else "http"
+        self.url = f"{scheme}://{target.host_header}{self._path}"
+        self._connection: http.client.HTTPConnection | None = None
+
+    def read(self) -> str:
+        """Raises OSError or HTTPException, one line each."""
+        try:
+            if self._connection is None or self._connection.sock is None:
+                self._connection = http.client.HTTPConnection(self._target.host, self._target.port)
+                self._connection.sock = connect(self._config, self._target)
+            key = self._config.api_key
+            self._connection.request("GET", self._path, headers={"Authorization": f"Bearer {key}"} if key else {})
+            response = self._connection.getresponse()
+            body = response.read()
+            if response.status != 200:
+                raise http.client.HTTPException(f"HTTP {response.status}")
+            return body.decode("utf-8", "replace")
+        except BaseException:
+            self.close()  # whatever state it is in
+            raise
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class Growth:
+    """How much counters grew, over restarts of the server too, which set them back to 0."""
+
+    def __init__(self, first: dict[Meaning, Reading]) -> None:
+        self._last = {name: first[name].value for name in COUNTERS if name in first}
+        self.total: dict[Meaning, float] = dict.fromkeys(self._last, 0.0)
+        self.restarted = False
+
+    def take(self, readings: dict[Meaning, Reading]) -> None:
+        for name in COUNTERS:
+            if name in readings:
+                value = readings[name].value
+                before = self._last.get(name, 0.0)  # one that appears only now began at 0
+                self.restarted |= value < before
+                grown = value if value < before else value - before
+                self.total[name] = self.total.get(name, 0.0) + grown
+                self._last[name] = value
+
+
+class Scraper:
+    """start() it, ask latest() from any thread, stop() it, and take its report()."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._latest: Sample | None = None
+        self._growth = Growth({})
+        self._names: dict[Meaning, str] = {}
+        self._samples = 0
+        self._missed = 0
+        self._problem: str | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="scrape", daemon=True)
+
+    def start(self, *, must_answer: bool) -> None:
+        """The sample that growth counts from. Where there is no page, none is asked for again."""
+        readings = self._read()
+        if readings is None and must_answer:
+            raise EngineError(f"--metrics-url: GET {self._page.url}: {self._problem}")
+        if readings is None:
+            return
+        if not readings and must_answer:
+            raise EngineError(f"--metrics-url: {self._page.url} has no metric of a server that cbbench knows")
+        self._growth = Growth(readings)
+        self._take(readings)
+        self._thread.start()
+
+    def latest(self) -> Sample | None:
+        sample = self._latest
+        return sample if sample is not None and time.monotonic_ns() - sample.at_ns < STALE_NS else None
+
+    def stop(self) -> None:
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._page.close()
+
+    def settle(self, output_tokens: int) -> None:
+        """Read again, after stop(), until the server has counted what we have received, or clearly never will."""
+        for _ in range(SETTLES if self._samples else 0):
+            if not self._sample():
+                break
+            counted = self._growth.total.get("output_tokens")
+            if counted is None or agree(counted, output_tokens):
+                break
+            time.sleep(SETTLE_S)
+        self._page.close()
+
+    def report(self, plan: RequestPlan, record: RunRecord) -> ScrapeReport:
+        total = self._growth.total
+        queries, hits = total.get("prefix_queries"), total.get("prefix_hits")
+        rate = self._latest.readings.get("prefix_hit_rate") if self._latest else None
+        return ScrapeReport(
+            url=self._page.url,
+            samples=self._samples,
+            missed=self._missed,
+            problem=self._problem,
+            sources={
+                "running": self._names.get("running", "client"),
+                "waiting": self._names.get("waiting", "client"),
+                "kv_usage": self._names.get("kv_usage", "not exposed"),
+                "preemptions": self._names.get("preemptions", "not exposed"),
+            },
+            restarted=self._growth.restarted,
+            output_tokens=_whole(total.get("output_tokens")),
+            output_tokens_received=_received(record),
+            requests=_whole(total.get("requests")),
+            requests_ended=len(record),
+            preemptions=_whole(total.get("preemptions")),
+            prefix_hit_rate=hits / queries if queries and hits is not None else rate.value if rate else None,
+            prefixes_shared=bool((plan.prefix >= 0).any() or (plan.session >= 0).any()),
+        )
+
+    def _watch(self) -> None:
+        while not self._over.wait(PERIOD_S):
+            self._sample()
+
+    def _sample(self) -> bool:
+        readings = self._read()
+        if readings is None:
+            return False
+        self._growth.take(readings)
+        self._take(readings)
+        return True
+
+    def _take(self, readings: dict[Meaning, Reading]) -> None:
+        self._samples += 1
+        self._names.update({meaning: reading.name for meaning, reading in readings.items()})
+        self._latest = Sample(time.monotonic_ns(), readings, _whole(self._growth.total.get("preemptions")))
+
+    def _read(self) -> dict[Meaning, Reading] | None:
+        try:
+            return read_page(self._page.read())
+        except (OSError, EngineError, http.client.HTTPException) as error:
+            self._missed += 1
+            self._problem = " ".join(str(error).split()) or type(error).__name__
+            return None
+
+
+class Watched:
+    """The run's Observer, with what the server says put into every signal in place of what a client can only guess."""
+
+    def __init__(self, observer: Observer, scraper: Scraper) -> None:
+        self._observer = observer
+        self._scraper = scraper
+        self.signals: list[Signal] = []
+
+    @property
+    def stopping(self) -> bool:
+        return self._observer.stopping
+
+    def request_ended(self, row: RequestRow, events: NDArray[np.uint32]) -> None:
+        self._observer.request_ended(row, events)
+
+    def steps_recorded(self, steps: StepArray) -> None:
+        self._observer.steps_recorded(steps)
+
+    def sampled(self, signal: Signal) -> None:
+        sample = self._scraper.latest()
+        if sample is not None:
+            signal = _with_server(signal, sample)
+        self.signals.append(signal)
+        self._observer.sampled(signal)
+
+
+def agree(theirs: float, ours: float) -> bool:
+    return abs(theirs - ours) <= AGREE_SHARE * max(theirs, ours)
+
+
+def _with_server(signal: Signal, sample: Sample) -> Signal:
+    said = {name: reading.value for name, reading in sample.readings.items()}
+    return msgspec.structs.replace(
+        signal,
+        running=round(said.get("running", signal.running)),
+        waiting=round(said.get("waiting", signal.waiting)),
+        kv_usage=said.get("kv_usage"),
+        preemptions=sample.preemptions,
+    )
+
+
+def _received(record: RunRecord) -> int:
+    return sum(row.output_tokens for row in record.rows)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
