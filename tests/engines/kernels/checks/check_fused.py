@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from engines.reference.kernels import torch_fused, triton_fused
-from tests.engines.kernels.checks.paged import CANARY, DEVICE, DTYPES, SHAPES, assert_close
+from tests.engines.kernels.checks.paged import CANARY, DEVICE, DTYPES, SHAPES, assert_close, far_blocks
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -92,12 +92,10 @@ def test_a_negative_slot_writes_nothing() -> None:
 
 
 def test_offsets_pass_two_to_the_31() -> None:
-    stride, block = 2**31 + 64, (2, 1, 16, 64)
-    kv = torch.empty(stride + 2048, dtype=torch.float16, device=DEVICE)
-    far = kv.as_strided((2, *block), (stride, 1024, 1024, 64, 1))
-    far[1] = CANARY
+    block = (2, 1, 16, 64)
+    kv = far_blocks(torch.full(block, CANARY, dtype=torch.float16, device=DEVICE))
     qkv, angles = random(1, 3, 64, dtype=torch.float16), random(1, 32)
-    slots = torch.tensor([16 + 3], device=DEVICE)
-    triton_fused.rope_and_write(qkv, far, slots, angles.cos(), angles.sin(), None, None, 1e-6)
-    assert torch.equal(far[1, 1, 0, 3], qkv[0, 2])
-    assert bool((far[1, :, :, 4:] == CANARY).all())
+    slots = torch.tensor([3 * 16 + 3], device=DEVICE)
+    triton_fused.rope_and_write(qkv, kv, slots, angles.cos(), angles.sin(), None, None, 1e-6)
+    assert torch.equal(kv[3, 1, 0, 3], qkv[0, 2])
+    assert bool((kv[3, :, :, 4:] == CANARY).all())

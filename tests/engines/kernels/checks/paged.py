@@ -47,7 +47,7 @@ def case(
     dtype: torch.dtype = torch.float32,
     layout: str = "head major",
 ) -> Case:
-    """Rows of these KV lengths, on shuffled blocks; NaN in every position that is nobody's, but canaries in block 0.
+    """Rows of these KV lengths, on shuffled blocks; NaN in every position that is nobody's, in the dummy block too.
 
     A table names block 0 behind the row's last block, except that a row of odd number names a block that is not there.
     """
@@ -57,7 +57,6 @@ def case(
     blocks = sum(needed) + 2
     shape = (blocks, 2, kv_heads, block_size, head_dim)
     kv = torch.full(shape, float("nan"))
-    kv[0] = CANARY
     tables = torch.zeros(len(lengths), max([*needed, 1]) + 1, dtype=torch.int32)
     free = (torch.randperm(blocks - 2, generator=random) + 1).tolist()
     for row, (length, number) in enumerate(zip(lengths, needed, strict=True)):
@@ -89,3 +88,23 @@ def reference(c: Case) -> torch.Tensor:
     tables = torch.where(c.tables < len(c.kv), c.tables, 0)
     columns = (column.cpu().numpy() for column in (tables, c.lengths, c.starts))
     return oracle(c.q.cpu(), c.kv.cpu(), *columns).to(DEVICE)
+
+
+def far_blocks(block: torch.Tensor) -> torch.Tensor:
+    """Four blocks 2**30 elements apart, the last of them a copy of this one.
+
+    The stride fits in 32 bits, 3 strides do not: int32 arithmetic would leave the pool. A CPU reserves the memory
+    without touching it.
+    """
+    stride = 2**30
+    storage = torch.empty(3 * stride + block.numel(), dtype=block.dtype, device=block.device)
+    blocks = storage.as_strided((4, *block.shape), (stride, *block.stride()))
+    blocks[3] = block
+    return blocks
+
+
+def far(c: Case) -> Case:
+    """A case of one row and one block, with the block at the far end of a pool."""
+    block = c.kv[int(c.tables[0, 0])].contiguous()
+    tables = torch.full_like(c.tables, 3)
+    return Case(c.q, far_blocks(block), tables, c.lengths, c.starts)
