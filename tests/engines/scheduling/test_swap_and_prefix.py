@@ -98,6 +98,19 @@ def test_only_computed_blocks_hit() -> None:
     assert d.steps["prefix_hit_tokens"].sum() == 0
 
 
+def test_a_block_in_flight_does_not_hit() -> None:
+    d = Driven.of(prefix_caching=True, depth=1, max_num_batched_tokens=64).submit(_tokens(0, 12, 4))
+    d.schedule()
+    d.submit(_tokens(1, 12, 4))
+    d.schedule()  # step 1 has not ended: what it computes is not there yet
+    assert [int(s) for r, s in zip(d.plans[1].requests, d.plans[1].starts, strict=True) if r.index == 1] == [0]
+    d.collect()
+    d.submit(_tokens(2, 12, 4))
+    d.schedule()
+    assert [int(s) for r, s in zip(d.plans[2].requests, d.plans[2].starts, strict=True) if r.index == 2] == [8]
+    d.drain()
+
+
 def test_a_failed_admission_leaves_no_stale_hit() -> None:
     """vllm#18957: the second try must match anew, as the cached blocks may be gone by then."""
     d = Driven.of(prefix_caching=True, kv_blocks=8, max_num_batched_tokens=64)
