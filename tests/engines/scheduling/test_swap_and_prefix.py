@@ -108,6 +108,7 @@ def test_a_block_in_flight_does_not_hit() -> None:
     d.submit(_tokens(2, 12, 4))
     d.schedule()
     assert [int(s) for r, s in zip(d.plans[2].requests, d.plans[2].starts, strict=True) if r.index == 2] == [8]
+    d.collect()
     d.drain()
 
 
