@@ -90,19 +90,26 @@ async def good(call: Call) -> None:
 
 
 class FakeServer:
-    """Runs in a thread. `script` answers the generation requests; GET /v1/models gets `models`."""
+    """Runs in a thread. `script` answers the generation requests, `metrics` GET /metrics, `models` every other GET."""
 
     def __init__(
-        self, script: Script = good, *, models: bytes | None = None, tls: ssl.SSLContext | None = None
+        self,
+        script: Script = good,
+        *,
+        models: bytes | None = None,
+        metrics: Callable[[], Awaitable[bytes]] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._script = script
         self._models = models if models is not None else plain("200 OK", json.dumps(MODELS).encode())
+        self._metrics = metrics
         self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._writers: set[asyncio.StreamWriter] = set()
         self.bodies: list[dict[str, Any]] = []  # of the generation requests
         self.heads: list[str] = []
+        self.get_heads: list[str] = []
         self.connections = 0
         self.connections_at_first_call: int | None = None
         self.open_now = 0
@@ -156,7 +163,9 @@ class FakeServer:
                 )
                 body = await reader.readexactly(length)
                 if head.startswith("GET"):
-                    writer.write(self._models)
+                    self.get_heads.append(head)
+                    asked = self._metrics if head.startswith("GET /metrics ") else None
+                    writer.write(self._models if asked is None else await asked())
                     await writer.drain()
                     continue
                 call = Call(len(self.bodies), served, json.loads(body), head, writer)
