@@ -20,7 +20,7 @@ What that buys:
 - The scratch is as large as the pool needs (`DecodeSplits.capacity`), not rows x longest context.
 
 The query heads of one KV head share a tile of 16 rows, so KV is read once and tensor cores do the products. A group of
-1 takes the same path: the step waits for memory, not for the 15 idle rows. Masked loads hide K and V past the end, as 0
+1 takes the same path: 15 idle rows are idle products, and the step waits for memory. Masked loads hide K and V past the end, as 0
 times somebody's old NaN is NaN. Page numbers become int64 before they are multiplied: a layer of 2**31 elements exists.
 """
 
@@ -70,9 +70,9 @@ class DecodeSplits:
         self.item_start = torch.zeros(self.capacity, **ints)
         self.row_items = torch.zeros(self.rows + 1, **ints)
         self.totals = torch.zeros(2, **ints)
-        self.output = torch.zeros(self.capacity, self.heads, self.head_dim, **floats)
-        self.maximum = torch.zeros(self.capacity, self.heads, **floats)
-        self.sum = torch.zeros(self.capacity, self.heads, **floats)
+        self.output = torch.empty(self.capacity, self.heads, self.head_dim, **floats)
+        self.maximum = torch.empty(self.capacity, self.heads, **floats)
+        self.sum = torch.empty(self.capacity, self.heads, **floats)
 
 
 def plan_splits(splits: DecodeSplits, lengths: torch.Tensor) -> None:

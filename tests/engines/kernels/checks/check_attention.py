@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from engines.base import EngineError
 from engines.reference.kernels import triton_attention
 from engines.reference.kernels.triton_decode import SPLIT
 from tests.engines.kernels.checks.paged import assert_close, case, reference
@@ -36,3 +37,10 @@ def test_the_pool_is_only_read() -> None:
     columns = (column.cpu().numpy() for column in (c.tables, c.lengths.long(), c.starts.long()))
     triton_attention.prepare(*columns, c.kv)(c.q, c.kv)
     torch.testing.assert_close(c.kv, before, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 32, 80), (8, 8, 256), (66, 2, 64)])
+def test_heads_that_cannot_be_tiled_are_refused(heads: int, kv_heads: int, head_dim: int) -> None:
+    triton_attention.require_shape(9, 3, 64)
+    with pytest.raises(EngineError, match=f"{heads} heads of {head_dim}"):
+        triton_attention.require_shape(heads, kv_heads, head_dim)
