@@ -20,7 +20,8 @@ def require_shape(heads: int, kv_heads: int, head_dim: int) -> None:
     if head_dim not in HEAD_SIZES or heads // kv_heads > LARGEST_GROUP:
         raise EngineError(
             f"this model has {heads} heads of {head_dim} numbers and {kv_heads} KV heads; the Triton kernels take "
-            f"head sizes {', '.join(map(str, HEAD_SIZES))} and up to {LARGEST_GROUP} heads per KV head (try --attention torch)"
+            f"head sizes {', '.join(map(str, HEAD_SIZES))} and up to {LARGEST_GROUP} heads per KV head "
+            "(try --attention torch)"
         )
 
 

@@ -20,8 +20,9 @@ What that buys:
 - The scratch is as large as the pool needs (`DecodeSplits.capacity`), not rows x longest context.
 
 The query heads of one KV head share a tile of 16 rows, so KV is read once and tensor cores do the products. A group of
-1 takes the same path: 15 idle rows are idle products, and the step waits for memory. Masked loads hide K and V past the end, as 0
-times somebody's old NaN is NaN. Page numbers become int64 before they are multiplied: a layer of 2**31 elements exists.
+1 takes the same path: 15 idle rows are idle products, and the step waits for memory. Masked loads hide K and V past the
+end, as 0 times somebody's old NaN is NaN. Page numbers become int64 before they are multiplied: a layer of 2**31
+elements exists.
 """
 
 from __future__ import annotations
