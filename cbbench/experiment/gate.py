@@ -5,22 +5,28 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from rich.console import Console
 
 from cbbench.config import UsageError
-from reports.checks import GateResult, gate_result, sla_checks
+from reports.budgets import DEFAULTS, Budget, parse_budgets
+from reports.checks import Check, GateResult, gate_result, sla_checks
 from reports.files import disk
 from reports.gate import parse_all
 from reports.mlperf import CONFIDENCE, WINDOW_S, expand, is_preset
+from reports.regression import exact_checks, regression_checks
 from reports.render.gate import gate_view
 from reports.render.github import benchmark_json, workflow_commands
 from reports.render.junit import junit
 from reports.render.markdown import markdown
+from reports.scenarios import Pair, pair_up, scenarios, setting_differences
 from reports.stored import Judgement, Stored, find_runs, read_stored
+
+MACHINE = ("cpu", "cores", "platform")
 
 
 @dataclass(frozen=True)
@@ -49,11 +55,71 @@ def gate(question: Question, outputs: Outputs) -> int:
     notes = [note for one in runs for note in one.notes]
     if any(map(is_preset, question.sla)):
         notes += [note for one in runs for note in mlperf_notes(one)]
+    if question.baseline:
+        baselines = [read_stored(path, Judgement()) for path in find_runs(question.baseline)]
+        comparison = compare(runs, baselines, question)
+        checks += comparison.checks
+        notes += comparison.notes
+    elif question.budget or question.allow_different:
+        raise UsageError("--budget and --allow-different belong to a comparison: give --baseline")
     if not checks:
         raise UsageError("nothing to judge by: give --sla or --baseline (the runs have no SLA of their own)")
     result = gate_result(checks, notes)
     write(result, runs, outputs)
     return result.exit_code
+
+
+class Comparison(NamedTuple):
+    checks: list[Check]
+    notes: list[str]
+
+
+def compare(runs: Sequence[Stored], baselines: Sequence[Stored], question: Question) -> Comparison:
+    """Against the baseline: exactly where both are simulated, else by intervals."""
+    try:
+        pairs = pair_up(runs, baselines)
+    except ValueError as error:
+        raise UsageError(f"--baseline: {error}") from None
+    for pair in pairs:
+        if pair.differences and not question.allow_different:
+            raise UsageError(
+                f"{pair.candidate.name} did not do the work of {pair.baseline.name}: {pair.differences} "
+                "(--allow-different compares them all the same)"
+            )
+    groups = scenarios(pairs)
+    exact = [one for one in groups if one.pairs[0].simulated and not one.differences]
+    measured = [one for one in groups if one not in exact]
+    criteria = runs[0].run.criteria
+    confidence = question.confidence or criteria.confidence
+    checks = [
+        check
+        for one in exact
+        for check in exact_checks(one, budgets_for(question, exact=True), strict=not question.budget)
+    ]
+    checks += regression_checks(measured, budgets_for(question), confidence, criteria.max_failure_rate)
+    return Comparison(checks, [note for pair in pairs for note in pair_notes(pair)])
+
+
+def budgets_for(question: Question, *, exact: bool = False) -> tuple[Budget, ...]:
+    try:
+        if question.budget:
+            return parse_budgets(question.budget)
+    except ValueError as error:
+        raise UsageError(f"--budget: {error}") from None
+    defaults = parse_budgets(DEFAULTS)
+    return tuple(replace(one, share=0.0) for one in defaults) if exact else defaults
+
+
+def pair_notes(pair: Pair) -> list[str]:
+    """What else was different. Wall times of two machines are two things; a simulated clock is the same everywhere."""
+    before, after = pair.baseline.run, pair.candidate.run
+    notes = [f"{pair.candidate.name} did other work than its baseline: {pair.differences}"] if pair.differences else []
+    ours, theirs = ({name: run.environment.get(name) for name in MACHINE} for run in (before, after))
+    if not pair.simulated and (found := setting_differences(ours, theirs)):
+        notes.append(f"{pair.candidate.name} ran on another machine than its baseline: {'; '.join(found)}")
+    if found := setting_differences(before.engine.config, after.engine.config):
+        notes.append(f"{pair.candidate.name} had other settings than its baseline: {'; '.join(found)}")
+    return notes
 
 
 def judgement_of(question: Question) -> Judgement:

@@ -1,6 +1,9 @@
-"""A gate's checks in the terminal: the verdict first, then what did not pass, then the rest."""
+"""A gate's checks in the terminal: the verdict first, then a table per scenario, and why each one is so."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -16,25 +19,30 @@ def gate_view(result: GateResult) -> RenderableType:
     counts = [(word, sum(one.verdict == word for one in result.checks)) for word in ORDER]
     head = verdict(result.verdict)
     head.append("  " + ", ".join(f"{count} {word}" for word, count in counts if count), style="default")
-    parts: list[RenderableType] = [head, Text(), _table(result.checks)]
+    parts: list[RenderableType] = [head]
+    ordered = sorted(result.checks, key=lambda one: one.scenario)
+    for scenario, group in groupby(ordered, key=lambda one: one.scenario):
+        checks = list(group)
+        parts += [Text(), Text(scenario, "bold"), _table(checks)]
+        parts += [_reason(one) for one in checks if one.kind == "sla" or one.verdict != "pass"]
+    parts += [Text()] if result.notes else []
     parts += [Text(f"note: {note}", style="yellow") for note in result.notes]
     return Group(*parts)
 
 
-def _table(checks: tuple[Check, ...]) -> Table:
-    compared = any(one.kind in ("regression", "machine") for one in checks)
+def _table(checks: Sequence[Check]) -> Table:
+    compared = any(one.baseline is not None or one.change is not None for one in checks)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("", "metric", "value", *(("baseline", "change") if compared else ()), "limit", "why"):
-        numeric = name in ("value", "baseline", "change")
-        table.add_column(name, justify="right" if numeric else "left", ratio=1 if name == "why" else None)
-    scenario = None
-    for one in sorted(checks, key=lambda one: one.scenario):
-        if one.scenario != scenario:
-            scenario = one.scenario
-            table.add_row("", Text(scenario, "bold"), *[""] * (len(table.columns) - 2))
+    for name in ("", "metric", "value", *(("baseline", "change") if compared else ()), "limit"):
+        table.add_column(name, justify="right" if name in ("value", "baseline", "change") else "left", no_wrap=True)
+    for one in checks:
         middle = (number(one.baseline), change_text(one)) if compared else ()
-        table.add_row(verdict(one.verdict), one.metric, number(one.value), *middle, one.limit, Text(one.reason, "dim"))
+        table.add_row(verdict(one.verdict), one.metric, number(one.value), *middle, one.limit)
     return table
+
+
+def _reason(one: Check) -> Text:
+    return Text.assemble((f"{one.metric}: ", "bold" if one.verdict != "pass" else "dim"), (one.reason, "dim"))
 
 
 def change_text(one: Check) -> str:

@@ -164,3 +164,68 @@ def test_benchmark_json(cbbench: Call, calm: str) -> None:
     }
     rate = run["throughput"]["output_token_per_s"]
     assert entries["calm: time per 1,000 output tokens"]["value"] == pytest.approx(1000 / rate)
+
+
+# Against a baseline
+
+
+@pytest.fixture
+def twins(simulate: Call) -> tuple[str, str]:
+    for folder in ("old", "new"):
+        simulate(folder, "--rate", 30, "--num-requests", 60)
+    return "old", "new"
+
+
+def test_simulated_runs_are_equal_to_the_bit(cbbench: Call, twins: tuple[str, str]) -> None:
+    outcome = cbbench("gate", "new", "--baseline", "old", "--json")
+    assert outcome.code == 0
+    checks = {one["metric"]: one for one in json.loads(outcome.out)["checks"]}
+    assert checks["bit-equal"]["verdict"] == "pass"
+    assert checks["mean_tpot_ms"]["change"] == 0
+
+
+def test_a_smaller_pool_is_a_regression_to_the_step(cbbench: Call, simulate: Call, twins: tuple[str, str]) -> None:
+    simulate("tight", "--rate", 30, "--num-requests", 60, "--max-num-seqs", 2)
+    outcome = cbbench("gate", "tight", "--baseline", "old", "--junit", "junit.xml")
+    assert outcome.code == 4
+    assert "requests differ, first request" in outcome.out.replace("\n", " ")
+    assert "max_num_seqs 32 → 2" in outcome.out.replace("\n", " ")
+    assert cbbench("gate", "tight", "--baseline", "old", "--budget", "tpot=99%").code == 0, "it only waits longer"
+    assert cbbench("gate", "old", "--baseline", "tight", "--budget", "e2el=1%").code == 0, "better is no regression"
+
+
+def test_other_work_is_refused_or_said(cbbench: Call, simulate: Call, twins: tuple[str, str]) -> None:
+    simulate("other", "--rate", 30, "--num-requests", 60, "--seed", 1)
+    outcome = cbbench("gate", "other", "--baseline", "old")
+    assert outcome.code == 2
+    assert "--allow-different" in outcome.error_line
+    assert "seed 0" in outcome.error_line
+    allowed = cbbench("gate", "other", "--baseline", "old", "--allow-different", "--json")
+    result = json.loads(allowed.out)
+    assert all("work was different" in one["reason"] for one in result["checks"] if one["metric"].endswith("_ms"))
+    assert any("did other work" in note for note in result["notes"])
+
+
+def test_a_folder_of_runs_is_all_of_them(cbbench: Call, simulate: Call) -> None:
+    for side in ("base", "cand"):
+        for seed in (1, 2):
+            simulate(f"{side}/{seed}", "--num-requests", 20, "--seed", seed)
+    outcome = cbbench("gate", "cand", "--baseline", "base", "--json")
+    assert outcome.code == 0
+    assert {one["scenario"] for one in json.loads(outcome.out)["checks"]} == {"cand/1", "cand/2"}
+    assert cbbench("gate", "cand", "--baseline", "base/1", "--baseline", "base/2", "--baseline", "base/1").code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--baseline", "old", "--budget", "tpt=3%"), "--budget"),
+        (("--budget", "tpot=3%"), "--baseline"),
+        (("--sla", "mean_ttft_ms<=1", "--allow-different"), "--baseline"),
+        (("--baseline", "nowhere"), "nowhere"),
+    ],
+)
+def test_bad_comparisons(cbbench: Call, twins: tuple[str, str], arguments: tuple[str, ...], said: str) -> None:
+    outcome = cbbench("gate", "new", *arguments)
+    assert outcome.code == 2
+    assert said in outcome.error_line

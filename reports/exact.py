@@ -1,0 +1,53 @@
+"""Two runs of the simulated engine: equal to the bit, or where they part."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engines.base import RequestRow, RunRecord
+
+
+def differences(before: RunRecord, after: RunRecord) -> tuple[str, ...]:
+    """In words, the first place of each kind; empty when the records are equal to the bit."""
+    found = [*_row_differences(before, after), *_step_differences(before, after)]
+    if not found and not np.array_equal(before.event_values, after.event_values):
+        found.append("token events differ")
+    return tuple(found)
+
+
+def _row_differences(before: RunRecord, after: RunRecord) -> list[str]:
+    ours, theirs = ({row.i: row for row in record.rows} for record in (before, after))
+    if ours.keys() != theirs.keys():
+        return [f"{len(ours.keys() ^ theirs.keys())} requests ended in one run alone"]
+    changed = [i for i in sorted(ours) if ours[i] != theirs[i]]
+    if not changed:
+        return []
+    first = changed[0]
+    return [
+        f"{len(changed)} of {len(ours)} requests differ, first request {first}: {_said(ours[first], theirs[first])}"
+    ]
+
+
+def _said(before: RequestRow, after: RequestRow) -> str:
+    # Where a request's events lie depends on who ended before it, which is said by others.
+    names = [name for name in RequestRow.__struct_fields__ if getattr(before, name) != getattr(after, name)]
+    told = [name for name in names if name != "events_at"] or names
+    return ", ".join(f"{name} {getattr(before, name)} → {getattr(after, name)}" for name in told[:3])
+
+
+def _step_differences(before: RunRecord, after: RunRecord) -> list[str]:
+    ours, theirs = before.steps, after.steps
+    found = []
+    if ours.size != theirs.size:
+        found.append(f"{ours.size:,} → {theirs.size:,} steps")
+    preempted = [int(steps["preempted"].sum()) for steps in (ours, theirs)]
+    if preempted[0] != preempted[1]:
+        found.append(f"{preempted[0]:,} → {preempted[1]:,} preemptions")
+    shorter = min(ours.size, theirs.size)
+    parted = np.flatnonzero(ours[:shorter] != theirs[:shorter])
+    if parted.size:
+        at = int(parted[0])
+        names = [name for name in ours.dtype.names or () if ours[name][at] != theirs[name][at]]
+        told = ", ".join(f"{name} {ours[name][at]} → {theirs[name][at]}" for name in names[:3])
+        found.append(f"from step {at + 1} on: {told}")
+    return found

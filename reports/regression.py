@@ -1,0 +1,217 @@
+"""Is the candidate worse than the baseline, by more than its budget?
+
+change     0                budget
+-----------|------------------|------------->  worse
+ [----]    |                  |                 pass: not shown to be worse
+           |   [----]         |                 warn: worse, within the budget
+           |                  |   [----]        fail: the whole interval is beyond the budget
+      [-----------------------------]           inconclusive: wider than the budget, and reaches beyond it
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engines.base import RunRecord
+from reports.budgets import Budget, in_open_loop, value_of
+from reports.checks import Check, CheckVerdict
+from reports.exact import differences
+from reports.metrics import request_times
+from reports.pairs import Spread, holm_levels, paired_spread, request_spread
+from reports.quantiles import FloatArray
+from reports.scenarios import Pair, Scenario
+
+WAITING = ("ttft_ms", "e2el_ms", "ttft_sched_ms", "e2el_sched_ms")  # latencies that contain the queue
+FEWER_TOKENS = 0.005  # of the output, below which two sides count as the same work
+WEAKER = "one run a side: weaker, as it cannot show how runs differ from each other"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A metric of a scenario on both sides; `spread` is None where nothing says how sure the change is."""
+
+    budget: Budget
+    before: float | None
+    after: float | None
+    spread: Spread | None
+    missing: str = ""  # why there is no spread
+
+
+def regression_checks(
+    scenarios: Sequence[Scenario], budgets: Sequence[Budget], confidence: float, max_failure_rate: float
+) -> list[Check]:
+    """Everything the comparison has to say. All metrics of all scenarios are one family: twenty tests at 5 % each would
+    raise an alarm in two of three comparisons of a thing with itself."""
+    measured = [(one, _measure(one, budget)) for one in scenarios for budget in budgets_of(one, budgets)]
+    known = [one.spread for _, one in measured if one.spread is not None]
+    levels = iter(holm_levels([one.p_value for one in known], 1 - confidence))
+    checks = [check for one in scenarios for check in (_failures(one, max_failure_rate), *_outputs(one))]
+    for scenario, one in measured:
+        level = next(levels) if one.spread is not None else 1 - confidence
+        checks.append(_check(scenario, one, level))
+    return checks
+
+
+def budgets_of(scenario: Scenario, budgets: Sequence[Budget]) -> list[Budget]:
+    return [in_open_loop(one) for one in budgets] if scenario.open_loop else list(budgets)
+
+
+def judge(budget: Budget, low: float, high: float) -> CheckVerdict:
+    """An interval of the log-ratio against the budget; see the picture above."""
+    worst, best = max(budget.harm(low), budget.harm(high)), min(budget.harm(low), budget.harm(high))
+    if best > budget.harm_limit:
+        return "fail"
+    if worst > budget.harm_limit and worst - best > budget.harm_limit:
+        return "inconclusive"
+    return "warn" if best > 0 else "pass"
+
+
+def _measure(scenario: Scenario, budget: Budget) -> Measured:
+    values = [(value_of(one.baseline.run, budget), value_of(one.candidate.run, budget)) for one in scenario.pairs]
+    known = [(a, b) for a, b in values if a is not None and b is not None]
+    if len(known) < len(values):
+        return Measured(budget, *values[0], None, "not measured in every run")
+    logs = np.log(known)
+    before, after = (float(one) for one in np.exp(logs.mean(axis=0)))
+    if len(known) > 1:
+        return Measured(budget, before, after, paired_spread((logs[:, 1] - logs[:, 0]).tolist()))
+    return Measured(budget, before, after, *_single(scenario.pairs[0], budget))
+
+
+def _single(pair: Pair, budget: Budget) -> tuple[Spread | None, str]:
+    """The spread within one pair, and why there is none."""
+    latency, stat = budget.latency, budget.stat
+    if latency is None or latency == "itl_ms" or stat is None or stat == "max":
+        return None, "one number a side, which has no interval: compare pairs of runs"
+    if pair.baseline.record is None or pair.candidate.record is None:
+        return None, "a file without single requests has no interval"
+    before, after = matched(pair.baseline.record, pair.candidate.record, latency)
+    spread = request_spread(before, after, stat, matched=not pair.differences)
+    return spread, "the requests depend on each other so much that they are worth too few: compare pairs of runs"
+
+
+def matched(before: RunRecord, after: RunRecord, latency: str) -> tuple[FloatArray, FloatArray]:
+    """The latency of the requests that have one on both sides, in order of index."""
+    ours, theirs = (_by_index(record, latency) for record in (before, after))
+    both = sorted(ours.keys() & theirs.keys())
+    return np.array([ours[i] for i in both]), np.array([theirs[i] for i in both])
+
+
+def _by_index(record: RunRecord, latency: str) -> dict[int, float]:
+    times = request_times(record)
+    index = record.column("i")[times.row].tolist()
+    values = times.latency(latency).tolist()
+    return {i: value for i, value in zip(index, values, strict=True) if not math.isnan(value)}
+
+
+def _check(scenario: Scenario, one: Measured, level: float) -> Check:
+    budget = one.budget
+    change = one.after / one.before - 1 if one.before and one.after else None
+    doubt = _doubt(scenario, budget)
+    if one.spread is None:
+        within = change is not None and budget.harm(math.log1p(change)) <= budget.harm_limit
+        verdict: CheckVerdict = "pass" if within and change is not None else "inconclusive"
+        interval, reason = None, one.missing
+    else:
+        low, high = one.spread.interval(level)
+        verdict = judge(budget, low, high)
+        interval = (math.expm1(low), math.expm1(high))
+        reason = _reason(verdict, min(budget.harm(low), budget.harm(high)) > 0, len(scenario.pairs), level)
+    if doubt is not None:
+        verdict, reason = "inconclusive", doubt
+    if scenario.differences:
+        reason += "; the work was different"
+    return Check(
+        scenario.name,
+        budget.metric,
+        "regression",
+        verdict,
+        budget.limit,
+        reason,
+        one.after,
+        one.before,
+        change,
+        interval,
+    )
+
+
+def _reason(verdict: CheckVerdict, worse: bool, pairs: int, level: float) -> str:
+    words = {
+        "pass": "not shown to be worse",
+        "warn": "worse, but not shown to be beyond the budget",
+        "fail": "the whole interval is beyond the budget",
+        "inconclusive": f"{'worse, but by how much is open: ' if worse else ''}the interval is wider than the budget",
+    }
+    unit = f"{pairs} pairs of runs" if pairs > 1 else WEAKER
+    return f"{words[verdict]} ({1 - level:.4g} interval; {unit})"
+
+
+def _doubt(scenario: Scenario, budget: Budget) -> str | None:
+    """Why these runs cannot be compared by this metric."""
+    for one in (run for pair in scenario.pairs for run in (pair.baseline, pair.candidate)):
+        validity = one.run.validity.verdict if one.run.validity else "ok"
+        reasons = "; ".join(one.run.validity.reasons) if one.run.validity else ""
+        if validity in ("invalid", "client_limited"):
+            return f"{one.name}: {validity.replace('_', ' ')}: {reasons}"
+        if one.run.interrupted:
+            return f"{one.name}: interrupted"
+        if validity == "overloaded" and budget.latency in WAITING:
+            return f"{one.name}: overloaded, so waiting only says how long the run was: {reasons}"
+    return None
+
+
+def _failures(scenario: Scenario, allowed: float) -> Check:
+    """More failures make the latencies of those that succeed look better, so they are judged beside them."""
+    shares = []
+    for side in ("baseline", "candidate"):
+        counts = [getattr(pair, side).run.summary.requests for pair in scenario.pairs]
+        shares.append(sum(one.failed for one in counts) / max(1, sum(one.planned for one in counts)))
+    before, after = shares
+    verdict: CheckVerdict = "fail" if after - before > allowed else "warn" if after > before else "pass"
+    reason = f"{after:.2%} of the requests failed, {before:.2%} in the baseline"
+    limit = f"at most +{100 * allowed:g} points"
+    return Check(scenario.name, "failure_rate", "regression", verdict, limit, reason, after, before)
+
+
+def _outputs(scenario: Scenario) -> list[Check]:
+    """A check only where the answers had other lengths: then half of every comparison is about that."""
+    tokens = [0, 0]
+    for pair in scenario.pairs:
+        for at, one in enumerate((pair.baseline, pair.candidate)):
+            tokens[at] += int(one.record.column("output_tokens").sum()) if one.record is not None else 0
+    before, after = tokens
+    if not before or not after or abs(after / before - 1) <= FEWER_TOKENS:
+        return []
+    reason = f"{after:,} output tokens, {before:,} in the baseline: the answers ended elsewhere (ignore_eos?)"
+    limit, change = f"within {100 * FEWER_TOKENS:g} %", after / before - 1
+    return [Check(scenario.name, "output_tokens", "regression", "warn", limit, reason, after, before, change)]
+
+
+def exact_checks(scenario: Scenario, budgets: Sequence[Budget], *, strict: bool) -> list[Check]:
+    """Runs of the simulated engine have no noise: any change is one. `strict`: equal to the bit, or it fails."""
+    (pair,) = scenario.pairs
+    before, after = pair.baseline, pair.candidate
+    assert before.record is not None  # these are no other tool's
+    assert after.record is not None
+    found = differences(before.record, after.record)
+    verdict: CheckVerdict = "pass" if not found else "fail" if strict else "warn"
+    reason = "; ".join(found) or "every time, token and step is the same"
+    if found and strict:
+        reason += ". If this is meant, store the new run as the baseline, or give a --budget"
+    checks = [Check(scenario.name, "bit-equal", "regression", verdict, "equal", reason)]
+    return checks + [_exact_check(scenario, pair, budget) for budget in budgets_of(scenario, budgets)]
+
+
+def _exact_check(scenario: Scenario, pair: Pair, budget: Budget) -> Check:
+    old, new = value_of(pair.baseline.run, budget), value_of(pair.candidate.run, budget)
+    if old is None or new is None:
+        verdict: CheckVerdict = "pass" if old == new else "inconclusive"
+        return Check(scenario.name, budget.metric, "regression", verdict, budget.limit, "not measured", new, old)
+    log_ratio = math.log(new / old)
+    verdict = judge(budget, log_ratio, log_ratio)
+    reason = "simulated, so exact"
+    return Check(scenario.name, budget.metric, "regression", verdict, budget.limit, reason, new, old, new / old - 1)

@@ -1,0 +1,105 @@
+"""Which runs are compared with which: pairs of the same work, grouped into scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from reports.schema import RunFile
+from reports.stored import Stored
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    baseline: Stored
+    candidate: Stored
+
+    @cached_property
+    def differences(self) -> str:
+        """How the work differed; empty when it was the same requests at the same times."""
+        return "; ".join(work_differences(self.baseline.run, self.candidate.run))
+
+    @property
+    def simulated(self) -> bool:
+        return {self.baseline.run.engine.kind, self.candidate.run.engine.kind} == {"simulated"}
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """One workload under one setting, measured in one pair of runs or more."""
+
+    name: str
+    pairs: tuple[Pair, ...]
+
+    @property
+    def open_loop(self) -> bool:
+        return any(one.candidate.run.workload.pacing.open_loop for one in self.pairs)
+
+    @property
+    def differences(self) -> str:
+        return next((one.differences for one in self.pairs if one.differences), "")
+
+
+def pair_up(runs: Sequence[Stored], baselines: Sequence[Stored]) -> list[Pair]:
+    """By order, or one baseline for all. ValueError for other numbers."""
+    if len(baselines) == 1:
+        return [Pair(baselines[0], one) for one in runs]
+    if len(runs) != len(baselines):
+        raise ValueError(
+            f"{len(runs)} runs and {len(baselines)} baselines: give a baseline for each run, or one for all"
+        )
+    return [Pair(*both) for both in zip(baselines, runs, strict=True)]
+
+
+def scenarios(pairs: Sequence[Pair]) -> list[Scenario]:
+    """Pairs of the same kind of work are repetitions of one scenario, unless a baseline is shared or nothing is left to
+    chance: then each stands for itself."""
+    shared = len({one.baseline.name for one in pairs}) < len(pairs)
+    groups: dict[bytes, list[Pair]] = {}
+    alone: list[Scenario] = []
+    for one in pairs:
+        if shared or one.simulated:
+            alone.append(Scenario(one.candidate.name, (one,)))
+        else:
+            groups.setdefault(_key(one), []).append(one)
+    return alone + [Scenario(_name(group[0].candidate.run), tuple(group)) for group in groups.values()]
+
+
+def work_differences(before: RunFile, after: RunFile) -> list[str]:
+    """What was asked, and when: the plan's hash and the pacing."""
+    ours, theirs = before.workload, after.workload
+    found = []
+    if not ours.sha256 or not theirs.sha256:
+        found.append("another tool's file does not say which requests it sent")
+    elif ours.sha256 != theirs.sha256:
+        found.append(f"workload {ours.spec}, seed {ours.seed} ({ours.sha256[:8]}) → {theirs.spec}, seed {theirs.seed} "
+                     f"({theirs.sha256[:8]})")  # fmt: skip
+    pacings = msgspec.structs.asdict(ours.pacing), msgspec.structs.asdict(theirs.pacing)
+    return found + setting_differences(*pacings)
+
+
+def setting_differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """NAME OLD → NEW for every setting that is not the same on both sides."""
+    names = [*before, *(name for name in after if name not in before)]
+    return [f"{one} {before.get(one)} → {after.get(one)}" for one in names if before.get(one) != after.get(one)]
+
+
+def _key(pair: Pair) -> bytes:
+    """Equal for repetitions: everything but the seeds."""
+    run = pair.baseline.run
+    engines = [
+        (one.run.engine.kind, one.run.engine.mode, one.run.engine.config) for one in (pair.baseline, pair.candidate)
+    ]
+    return msgspec.json.encode([run.workload.spec, run.workload.num_requests, run.workload.pacing, engines])
+
+
+def _name(run: RunFile) -> str:
+    pacing = run.workload.pacing
+    words = [run.engine.kind, run.engine.mode, run.workload.spec]
+    words.append(f"{pacing.rate_per_s:g}/s" if pacing.rate_per_s is not None else None)
+    words.append(f"{pacing.concurrency} at once" if pacing.concurrency is not None else None)
+    return " · ".join(word for word in words if word)

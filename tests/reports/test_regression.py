@@ -1,0 +1,276 @@
+"""Comparisons: what an interval means against a budget, Holm, pairing, exactness, and what cannot be compared."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+from scipy.stats import ttest_1samp
+
+from engines.base import RunRecord
+from reports.budgets import DEFAULTS, Budget, parse_budgets, value_of
+from reports.checks import Check, CheckVerdict, gate_result
+from reports.exact import differences
+from reports.pairs import Spread, block_length, holm_levels, paired_spread, request_spread
+from reports.regression import exact_checks, judge, matched, regression_checks
+from reports.scenarios import Pair, pair_up, scenarios
+from reports.schema import PacingInfo, Validity
+from reports.stored import Stored
+from reports.summary import completed_run
+from tests.reports.factory import bus_stop, header, record, row
+
+TPOT = Budget("mean_tpot_ms", 0.03)
+RATE = Budget("output_token_per_s", 0.03)
+
+
+NAMES = itertools.count()
+
+
+def stored(made: RunRecord, **fields: object) -> Stored:
+    return Stored(f"run{next(NAMES)}", completed_run(made, header(**fields)), made)  # type: ignore[arg-type]
+
+
+def steady(tpot_ms: float, n: int = 40, *, failed: int = 0, tokens: int = 5) -> RunRecord:
+    """Requests one after the other, each token `tpot_ms` after the one before, some a little faster than others."""
+    noise = 1 + 0.02 * np.sin(np.arange(n) * 2.3)
+    made = [
+        row(i, [100 * i + 10 + k * tpot_ms * noise[i] for k in range(tokens)], scheduled_ms=100 * i)
+        for i in range(n - failed)
+    ]
+    made += [
+        row(i, scheduled_ms=100 * i, status="failed", finish_reason="error", error="boom") for i in range(n - failed, n)
+    ]
+    return record(made)
+
+
+def compared(before: Sequence[Stored], after: Sequence[Stored], *budgets: Budget) -> dict[str, Check]:
+    groups = scenarios(pair_up(after, before))
+    checks = regression_checks(groups, budgets or (TPOT,), 0.95, 0.01)
+    return {one.metric: one for one in checks}
+
+
+# An interval against a budget
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (-0.01, 0.01, "pass"),
+        (-0.20, 0.01, "pass"),  # wide, but all of it within the budget
+        (-0.20, -0.10, "pass"),
+        (0.005, 0.02, "warn"),
+        (0.02, 0.04, "warn"),  # reaches beyond, but is narrower than the budget
+        (-0.01, 0.04, "inconclusive"),
+        (0.01, 0.20, "inconclusive"),
+        (0.031, 0.20, "fail"),
+    ],
+)
+def test_verdicts(low: float, high: float, verdict: CheckVerdict) -> None:
+    assert judge(TPOT, low, high) == verdict
+    assert judge(RATE, -high, -low) == verdict, "of a throughput, less is worse"
+
+
+def test_a_budget_of_a_rate_is_a_share_lost() -> None:
+    assert judge(RATE, math.log(0.96), math.log(0.965)) == "fail"
+    assert judge(RATE, math.log(0.971), math.log(0.975)) == "warn"
+
+
+def test_holm_stops_at_the_first_that_is_not_rejected() -> None:
+    assert holm_levels([0.02, 0.001, 0.04], 0.06) == pytest.approx([0.03, 0.02, 0.06])
+    assert holm_levels([0.04, 0.001, 0.05], 0.06) == pytest.approx([0.03, 0.02, 0.03])
+    assert holm_levels([], 0.05) == []
+
+
+# Budgets
+
+
+def test_short_names_and_full_ones() -> None:
+    tpot, p99 = parse_budgets(["tpot=3%", "p99_itl_ms = 12.5 %"])
+    assert (tpot.metric, tpot.share, tpot.limit) == ("mean_tpot_ms", 0.03, "at most +3 %")
+    assert (p99.metric, p99.share) == ("p99_itl_ms", 0.125)
+    assert len(parse_budgets(DEFAULTS)) == 4
+    assert parse_budgets(["throughput=3%"])[0].limit == "at least −3 %"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("tpot=3", "percentage"), ("tpot=100%", "percentage"), ("tpot=-1%", "percentage"), ("tpot=x%", "percentage"),
+     ("tpt=3%", "tpot"), ("p77_ttft_ms=3%", "p99_ttft_ms"), ("attainment=3%", "unknown")],
+)  # fmt: skip
+def test_bad_budgets(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_budgets([text])
+    with pytest.raises(ValueError, match="two budgets"):
+        parse_budgets(["tpot=3%", "mean_tpot_ms=4%"])
+
+
+def test_every_budget_reads_its_metric() -> None:
+    run = stored(steady(20)).run
+    assert run.summary is not None
+    assert value_of(run, Budget("p90_tpot_ms", 0)) == run.summary.latency.tpot_ms.p90
+    assert value_of(run, RATE) == run.summary.throughput.output_token_per_s
+    assert value_of(run, Budget("goodput_request_per_s", 0)) is None
+
+
+# Spreads
+
+
+def test_paired_spread_is_students() -> None:
+    spread = paired_spread([0.01, 0.02, 0.06])
+    low, high = spread.interval(0.05)
+    theirs = ttest_1samp([0.01, 0.02, 0.06], 0)
+    assert (spread.p_value, low, high) == pytest.approx((theirs.pvalue, *theirs.confidence_interval(0.95)))
+
+
+def test_no_variation_is_no_doubt() -> None:
+    assert paired_spread([0.0, 0.0]).p_value == 1
+    assert Spread(0.0, 0.0, 5).interval(0.01) == (0.0, 0.0)
+    assert paired_spread([0.5, 0.5]).p_value == 0
+
+
+def test_blocks_are_as_long_as_the_dependence() -> None:
+    rng = np.random.default_rng(1)
+    white = rng.lognormal(size=2000)
+    slow = np.exp(np.convolve(rng.normal(size=2039), np.ones(40) / 40, "valid"))
+    assert block_length([white], "mean") == 1
+    assert 40 < block_length([slow], "mean") < 500
+    assert request_spread(slow[:60], slow[:60] * 1.1, "mean", matched=False) is None, "worth too few"
+
+
+@pytest.mark.parametrize("stat", ["mean", "p50"])
+def test_the_same_requests_tell_more_than_others(stat: str) -> None:
+    rng = np.random.default_rng(2)
+    before = rng.lognormal(size=1000)
+    after = before * 1.05 * rng.lognormal(0, 0.01, 1000)
+    paired = request_spread(before, after, stat, matched=True)
+    apart = request_spread(before, after, stat, matched=False)
+    assert paired is not None
+    assert apart is not None
+    assert paired.log_ratio == pytest.approx(math.log(1.05), abs=0.01)
+    assert paired.error < apart.error / 10
+
+
+# Pairs of runs
+
+
+def test_pairs_of_runs_fail_warn_and_pass() -> None:
+    base = [stored(steady(20 + one)) for one in (0, 0.02, -0.02)]
+    slower = [stored(steady((20 + one) * 1.10)) for one in (0.01, 0.02, 0)]
+    bit = [stored(steady((20 + one) * 1.01)) for one in (0.01, 0.02, 0)]
+    failed = compared(base, slower)["mean_tpot_ms"]
+    assert failed.verdict == "fail"
+    assert failed.change == pytest.approx(0.10, abs=0.002)
+    assert failed.interval is not None
+    assert failed.interval[0] < 0.10 < failed.interval[1]
+    assert compared(base, bit)["mean_tpot_ms"].verdict == "warn"
+    assert compared(base, base)["mean_tpot_ms"].verdict == "pass"
+    assert compared(slower, base)["mean_tpot_ms"].verdict == "pass", "faster is no regression"
+
+
+def test_pairs_that_disagree_are_inconclusive() -> None:
+    base = [stored(steady(20)), stored(steady(20))]
+    mixed = [stored(steady(21)), stored(steady(19.5))]
+    assert compared(base, mixed)["mean_tpot_ms"].verdict == "inconclusive"
+
+
+def test_one_pair_says_that_it_is_weaker() -> None:
+    check = compared([stored(steady(20))], [stored(steady(22))])["mean_tpot_ms"]
+    assert check.verdict == "fail"
+    assert "weaker" in check.reason
+
+
+def test_a_throughput_of_one_pair_has_no_interval() -> None:
+    base, slow = stored(steady(20)), stored(steady(20 * 40))
+    assert compared([base], [slow], RATE)["output_token_per_s"].verdict == "inconclusive"
+    assert compared([base], [base], RATE)["output_token_per_s"].verdict == "pass"
+
+
+def test_failures_cannot_hide_behind_good_latencies() -> None:
+    check = compared([stored(steady(20)) for _ in "ab"], [stored(steady(20, failed=2)) for _ in "ab"])["failure_rate"]
+    assert (check.verdict, check.value) == ("fail", 0.05)
+    assert compared([stored(steady(20))], [stored(steady(20))])["failure_rate"].verdict == "pass"
+
+
+def test_shorter_answers_are_told() -> None:
+    shorter = compared([stored(steady(20))], [stored(steady(20, tokens=4))])
+    assert shorter["output_tokens"].verdict == "warn"
+    assert "output_tokens" not in compared([stored(steady(20))], [stored(steady(21))])
+
+
+@pytest.mark.parametrize(("validity", "metric"), [("client_limited", "mean_tpot_ms"), ("overloaded", "p50_ttft_ms")])
+def test_what_validity_forbids(validity: str, metric: str) -> None:
+    one = stored(steady(20))
+    bad = Stored("bad", msgspec.structs.replace(one.run, validity=Validity(validity, ("why",))), one.record)  # type: ignore[arg-type]
+    check = compared([one], [bad], Budget(metric, 0.03))[metric]
+    assert check.verdict == "inconclusive"
+    assert "why" in check.reason
+
+
+def test_an_overloaded_run_still_has_a_time_per_token() -> None:
+    one = stored(steady(20))
+    over = Stored("over", msgspec.structs.replace(one.run, validity=Validity("overloaded", ("why",))), one.record)
+    assert compared([one], [over])["mean_tpot_ms"].verdict == "pass"
+
+
+def test_only_requests_of_both_sides_are_matched() -> None:
+    before, after = matched(steady(20, n=5), steady(22, n=5, failed=1), "tpot_ms")
+    assert before.shape == after.shape == (4,)
+    assert after / before == pytest.approx(1.1, rel=1e-3)
+
+
+def test_many_metrics_are_one_family() -> None:
+    base, worse = [stored(steady(20)) for _ in "ab"], [stored(steady(20.3)), stored(steady(20.32))]
+    alone = compared(base, worse)["mean_tpot_ms"].interval
+    crowd = compared(base, worse, *parse_budgets(["ttft=5%", "e2el=5%", "tpot=3%"]))["mean_tpot_ms"].interval
+    assert alone is not None
+    assert crowd is not None
+    assert crowd[1] - crowd[0] > alone[1] - alone[0]
+
+
+# Which runs belong together
+
+
+def test_repetitions_are_one_scenario_and_other_settings_another() -> None:
+    a, b, c = stored(steady(20)), stored(steady(20)), stored(steady(20), config={"max_num_seqs": 8})
+    assert [len(one.pairs) for one in scenarios(pair_up([a, b, c], [a, b, c]))] == [2, 1]
+    assert [len(one.pairs) for one in scenarios(pair_up([a, b], [a]))] == [1, 1], "a shared baseline is one draw"
+    assert [len(one.pairs) for one in scenarios(pair_up([a, b], [a, a]))] == [1, 1]
+    with pytest.raises(ValueError, match="3 runs and 2 baselines"):
+        pair_up([a, b, c], [a, b])
+
+
+def test_other_work_is_named() -> None:
+    one, plan, rate = stored(steady(20)), stored(steady(20), sha256="cd" * 32), stored(steady(20), rate_per_s=5.0)
+    assert Pair(one, one).differences == ""
+    assert "workload" in Pair(one, plan).differences
+    assert "rate_per_s None → 5.0" in Pair(one, rate).differences
+    assert PacingInfo(rate_per_s=5.0).open_loop
+
+
+# Exactness
+
+
+def test_equal_to_the_bit() -> None:
+    assert differences(bus_stop(), bus_stop()) == ()
+    (said,) = differences(steady(20), steady(20.001))
+    assert "40 of 40 requests differ, first request 0: last" in said
+    said_of_steps = differences(bus_stop((10, 50)), bus_stop((10, 60)))
+    assert any("50 → 60 steps" in one for one in said_of_steps)
+    assert any("ended in one run alone" in one for one in differences(bus_stop((10, 50)), bus_stop((10,))))
+
+
+@pytest.mark.parametrize(("strict", "verdict"), [(True, "fail"), (False, "warn")])
+def test_any_difference_is_shown(strict: bool, verdict: str) -> None:
+    (scenario,) = scenarios(pair_up([stored(steady(20.1))], [stored(steady(20))]))
+    bits, tpot = exact_checks(scenario, [TPOT], strict=strict)
+    assert bits.verdict == verdict
+    assert tpot.verdict == "warn"
+    assert tpot.change == pytest.approx(0.005, abs=1e-4)
+
+
+def test_nothing_checked_is_not_a_pass() -> None:
+    assert gate_result([]).exit_code == 5
