@@ -27,6 +27,7 @@ from engines.remote.server import NOT_READY
 HOST = "127.0.0.1"
 LOOK_S = 0.1  # how often health is asked for
 PROBE_S = 2.0  # time for one answer
+END_LOOK_S = 0.02
 GRACE_S = 10.0  # from SIGTERM to SIGKILL
 TAIL_LINES = 12
 TAIL_BYTES = 20_000
@@ -118,18 +119,21 @@ def _status(port: int, path: str) -> int | None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The whole session: asked first, then killed. A second Ctrl-C shortens the asking."""
-    everyone = processes_of(process.pid)
+    """The whole session: asked first, then killed, and over when this returns: what a process of it holds of a GPU's
+    memory, the next server needs. A second Ctrl-C shortens the asking."""
     try:
         _signal_group(process, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_S)
     finally:
         _signal_group(process, signal.SIGKILL)
-        for pid in everyone & processes_of(process.pid):  # those that left the group for one of their own
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
         process.wait()
+        deadline_s = time.monotonic() + GRACE_S
+        while (left := processes_of(process.pid)) and time.monotonic() < deadline_s:
+            for pid in left:  # also those that left the group for one of their own
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(END_LOOK_S)
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
