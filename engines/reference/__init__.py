@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,10 @@ def load_model(
 ) -> LoadedModel:
     """See engines.reference.model.weights.load_model. Importing this package loads no torch; this call does."""
     require_torch()
+    if "OMP_WAIT_POLICY" not in os.environ:
+        # Read when torch loads. By default a thread spins for milliseconds at a barrier while its partner waits for a
+        # core that another process holds; a bound costs nothing on a quiet machine and saves a lot on a busy one.
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     from engines.reference.model import weights as loading
 
     return loading.load_model(name, weights=weights, dtype=dtype, device=device, seed=seed)

@@ -59,7 +59,7 @@ class Twins:
 @pytest.fixture(scope="module")
 def twins() -> Twins:
     os.environ["HF_HUB_OFFLINE"] = "1"
-    torch.set_num_threads(2)  # a tiny model in another test may have set it to 1
+    torch.set_num_threads(1)  # two threads wait for each other, long, where the machine is shared
     theirs = _transformers_model()
     expected = []
     for prompt in PROMPTS:
@@ -145,7 +145,10 @@ def test_greedy_tokens_equal_transformers_alone(twins: Twins, alone: Alone) -> N
     assert alone.tokens == twins.expected
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+SLOW = ("odd blocks", "prefill first", "static held", "static freed")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CONFIGS])
 def test_greedy_tokens_equal_transformers(twins: Twins, alone: Alone, name: str) -> None:
     """And the logits stay within 1e-4 of running alone."""
     requests = _requests()
@@ -187,14 +190,14 @@ def test_greedy_tokens_equal_transformers_after_swapping(twins: Twins, depth: in
 
 
 def test_greedy_tokens_equal_transformers_behind_shared_prefixes(twins: Twins) -> None:
-    """Every prompt twice, two seats: the second finds the first one's blocks, and computes only the rest."""
-    config = SchedulerConfig(kv_blocks=64, max_model_len=256, max_num_seqs=2, block_size=4, prefix_caching=True)
-    requests = [request(i, PROMPTS[i // 2], NEW_TOKENS, Sampling(seed=i)) for i in range(2 * len(PROMPTS))]
+    """Every prompt, and then all again, in two seats: the second time finds the blocks of the first."""
+    config = SchedulerConfig(kv_blocks=160, max_model_len=256, max_num_seqs=2, block_size=4, prefix_caching=True)
+    requests = [request(i, prompt, NEW_TOKENS, Sampling(seed=i)) for i, prompt in enumerate(PROMPTS * 2)]
     plans = serve(twins.ours, config, requests)
     rows = [row for plan in reversed(plans) for row in zip(plan.requests, plan.starts, strict=True)]
     first_starts = {one.index: int(start) for one, start in rows}
     assert sum(start > 0 for start in first_starts.values()) >= len(PROMPTS) - 2
-    assert [outputs_of(one) for one in requests] == [tokens for tokens in twins.expected for _ in range(2)]
+    assert [outputs_of(one) for one in requests] == twins.expected * 2
 
 
 def test_greedy_tokens_equal_transformers_when_planning_runs_ahead(twins: Twins) -> None:
