@@ -10,7 +10,8 @@ import msgspec
 from engines.base import ClientReport, Observer, PartialRun, RunRecord
 from engines.remote.check import check
 from engines.remote.config import RemoteConfig, Target, resolve
-from engines.remote.scrape import Page, Scraper, Watched
+from engines.remote.page import Page
+from engines.remote.scrape import Scraper, Watched
 from engines.remote.server import ServerInfo, inspect
 from engines.remote.setup import Setup
 from engines.remote.share import Ran, run_alone

@@ -1,7 +1,6 @@
 """Scraping: what the server says about itself while it is loaded, four times a second, from a thread of its own.
 
-The load's loop never waits for it: a signal takes the newest sample there is. httpx would do, but it costs a
-millisecond of this process per page, in which the loop could not run; http.client costs a third of that.
+The load's loop never waits for it: a signal takes the newest sample there is.
 """
 
 from __future__ import annotations
@@ -9,21 +8,19 @@ from __future__ import annotations
 import http.client
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import EngineError, Observer, RequestRow, RunRecord, ScrapeReport, Signal
-from engines.remote.config import RemoteConfig, Target, resolve
+from engines.remote.page import Page
 from engines.remote.prometheus import COUNTERS, Meaning, Reading, read_page
-from engines.remote.server import connect
 from engines.scheduling.ledger import StepArray
 from workloads.plan import RequestPlan
 
 PERIOD_S = 0.25
-TIMEOUT_S = 2.0  # of one page
 STALE_NS = 1_000_000_000  # a sample older than this says nothing about now
 SETTLE_S = 0.3  # a server may count its last tokens a little after it sent them
 SETTLES = 3  # times, at most
@@ -35,48 +32,6 @@ class Sample:
     at_ns: int  # time.monotonic_ns(), when the page had come
     readings: dict[Meaning, Reading]
     preemptions: int | None  # since the run began
-
-
-class Page:
-    """The metrics page, read over one connection that stays open."""
-
-    def __init__(self, config: RemoteConfig, target: Target) -> None:
-        if config.metrics_url is not None:
-            # Perhaps another server altogether, which the key is not for.
-            config = replace(config, url=config.metrics_url, api_key=None)
-            try:
-                target = resolve(config)
-            except EngineError as error:
-                raise EngineError(str(error).replace("--url", "--metrics-url", 1)) from None
-        self._config = replace(config, connect_timeout_s=TIMEOUT_S)
-        self._target = target
-        base, named = target.base_path, config.metrics_url is not None
-        self._path = base if named and base else f"{base}/metrics"
-        scheme = "https" if target.tls else "http"
-        self.url = f"{scheme}://{target.host_header}{self._path}"
-        self._connection: http.client.HTTPConnection | None = None
-
-    def read(self) -> str:
-        """Raises OSError or HTTPException, one line each."""
-        try:
-            if self._connection is None or self._connection.sock is None:
-                self._connection = http.client.HTTPConnection(self._target.host, self._target.port)
-                self._connection.sock = connect(self._config, self._target)
-            key = self._config.api_key
-            self._connection.request("GET", self._path, headers={"Authorization": f"Bearer {key}"} if key else {})
-            response = self._connection.getresponse()
-            body = response.read()
-            if response.status != 200:
-                raise http.client.HTTPException(f"HTTP {response.status}")
-            return body.decode("utf-8", "replace")
-        except BaseException:
-            self.close()  # whatever state it is in
-            raise
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
 
 class Growth:
@@ -114,7 +69,7 @@ class Scraper:
 
     def start(self, *, must_answer: bool) -> None:
         """The sample that growth counts from. Where there is no page, none is asked for again."""
-        readings = self._read()
+        readings = self._find()
         if readings is None and must_answer:
             raise EngineError(f"--metrics-url: GET {self._page.url}: {self._problem}")
         if readings is None:
@@ -170,6 +125,23 @@ class Scraper:
             prefix_hit_rate=hits / queries if queries and hits is not None else rate.value if rate else None,
             prefixes_shared=bool((plan.prefix >= 0).any() or (plan.session >= 0).any()),
         )
+
+    def _find(self) -> dict[Meaning, Reading] | None:
+        """The first page with a metric we know; else the first page there is."""
+        found: dict[str, dict[Meaning, Reading]] = {}
+        for path in self._page.paths:
+            self._page.path = path
+            readings = self._read()
+            if readings is not None:
+                found[path] = readings
+            if readings:
+                break
+        if not found:
+            self._page.path = self._page.paths[0]
+            return None
+        self._missed, self._problem = 0, None
+        self._page.path = max(found, key=lambda path: len(found[path]))
+        return found[self._page.path]
 
     def _watch(self) -> None:
         while not self._over.wait(PERIOD_S):

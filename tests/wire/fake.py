@@ -90,14 +90,14 @@ async def good(call: Call) -> None:
 
 
 class FakeServer:
-    """Runs in a thread. `script` answers the generation requests, `metrics` GET /metrics, `models` every other GET."""
+    """Runs in a thread. `script` answers the generation requests, `metrics` GET .../metrics, `models` all other GETs."""
 
     def __init__(
         self,
         script: Script = good,
         *,
         models: bytes | None = None,
-        metrics: Callable[[], Awaitable[bytes]] | None = None,
+        metrics: Callable[[str], Awaitable[bytes]] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._script = script
@@ -164,8 +164,9 @@ class FakeServer:
                 body = await reader.readexactly(length)
                 if head.startswith("GET"):
                     self.get_heads.append(head)
-                    asked = self._metrics if head.startswith("GET /metrics ") else None
-                    writer.write(self._models if asked is None else await asked())
+                    path = head.split(" ", 2)[1]
+                    asked = self._metrics if path.endswith("/metrics") else None
+                    writer.write(self._models if asked is None else await asked(path))
                     await writer.drain()
                     continue
                 call = Call(len(self.bodies), served, json.loads(body), head, writer)

@@ -136,7 +136,7 @@ class Metered:
             await call.send(chunk(text("a", "length" if i + 1 == self._tokens else None)))
         await call.send(chunk(usage(self._tokens)) + chunk(DONE) + END)
 
-    async def metrics(self) -> bytes:
+    async def metrics(self, path: str) -> bytes:
         self.asked += 1
         return self._page()
 
@@ -214,7 +214,7 @@ def test_hits_of_a_prefix_cache_that_nobody_asked_for_are_noted() -> None:
 def test_a_page_that_hangs_delays_nobody() -> None:
     pages = 0
 
-    async def hanging() -> bytes:
+    async def hanging(path: str) -> bytes:
         nonlocal pages
         pages += 1
         if pages > 1:
@@ -231,7 +231,7 @@ def test_a_page_that_hangs_delays_nobody() -> None:
 
 
 def test_metrics_elsewhere() -> None:
-    async def triton() -> bytes:
+    async def triton(path: str) -> bytes:
         return ok(TRITON)
 
     with FakeServer(metrics=triton) as other, FakeServer() as server:
@@ -242,10 +242,21 @@ def test_metrics_elsewhere() -> None:
     assert not any("secret" in head for head in other.get_heads), "the key is for the server that is loaded"
 
 
+def test_metrics_at_their_second_address() -> None:
+    async def trtllm(path: str) -> bytes:
+        return plain("200 OK", b"[]") if path == "/metrics" else ok(TRTLLM)
+
+    with FakeServer(metrics=trtllm) as server:
+        outcome = load(server, scrape=True)
+    assert outcome.report.scrape is not None
+    assert outcome.report.scrape.url == f"{server.url}/prometheus/metrics"
+    assert outcome.report.scrape.sources["running"] == "trtllm_num_requests_running"
+
+
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("{server}/nothing", "has no metric of a server that cbbench knows"),
+        ("{server}/prometheus/nothing", "has no metric of a server that cbbench knows"),
         ("http://127.0.0.1:9", "refused"),
         ("ftp://127.0.0.1", "--metrics-url ftp://127.0.0.1: want http"),
     ],
