@@ -90,7 +90,7 @@ async def good(call: Call) -> None:
 
 
 class FakeServer:
-    """Runs in a thread. `script` answers the generation requests, `metrics` GET .../metrics, `models` all other GETs."""
+    """Runs in a thread. `script` answers generation requests, `metrics` GET .../metrics, `models` all other GETs."""
 
     def __init__(
         self,
