@@ -37,6 +37,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     weights: Literal["auto", "random"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    attention: Literal["auto", "torch", "triton"] = "auto"
 
     law: str | None = None  # simulated: a run's folder with law.json, or that file
     hardware: str | None = None  # simulated, uncalibrated
@@ -139,10 +140,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 FIELDS = RunConfig.__struct_fields__
 # Settings of an engine of ours: a server at --url has its own, so giving them beside it is a mistake.
 ENGINE_SETTINGS = (
-    "weights", "device", "dtype", "mode", "static", "static_patience", "max_num_seqs", "max_num_batched_tokens",
-    "kv_blocks", "block_size", "chunked_prefill", "prefill", "max_prompt_chunk", "prompt_buckets", "order", "ageing",
-    "skip_ahead", "preempt_for_priority", "quota", "admission", "watermark", "on_kv_pressure", "victim",
-    "swap_blocks", "prefix_caching", "timeline",
+    "weights", "device", "dtype", "attention", "mode", "static", "static_patience", "max_num_seqs",
+    "max_num_batched_tokens", "kv_blocks", "block_size", "chunked_prefill", "prefill", "max_prompt_chunk",
+    "prompt_buckets", "order", "ageing", "skip_ahead", "preempt_for_priority", "quota", "admission", "watermark",
+    "on_kv_pressure", "victim", "swap_blocks", "prefix_caching", "timeline",
 )  # fmt: skip
 SERVER_SETTINGS = (
     "api", "ca_file", "prompt_form", "extra_body", "warmup", "workers", "read_timeout", "scrape", "metrics_url",

@@ -59,6 +59,9 @@ RUN_OPTIONS = (
     option("dtype", str, ENGINE, "Precision of weights and KV cache: bf16, fp16 or fp32. Default: auto, bf16 where the "
            "hardware is fast at it, else fp32.", metavar="TYPE"),
 
+    option("attention", str, ENGINE, "Attention kernels: torch, or triton on a GPU. Default: auto, triton where it can "
+           "run.", metavar="KIND"),
+
     option("url", str, SERVER, "Load this server over HTTP, as in http://127.0.0.1:8000. Default: none. The key, if "
            "it wants one, is taken from OPENAI_API_KEY.", metavar="URL"),
     option("api", str, SERVER, "What to speak: completions, chat, or tgi (its own /generate_stream). Default: "

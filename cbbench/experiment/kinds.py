@@ -79,6 +79,7 @@ class Reference:
             prompt_seed=config.prompt_seed,
             ignore_eos=config.ignore_eos,
             sampling=Sampling(config.temperature, config.top_k, config.top_p, seed=config.prompt_seed),
+            attention=config.attention,
         )
         return engine, _info("reference", config, scheduler, self.model.name, self.model.device, engine.describe())
 

@@ -11,6 +11,7 @@ import torch
 from engines.base import EngineError, Observer, RunRecord
 from engines.loop import Runtime, WallClock, run_loop
 from engines.reference.executor import TorchExecutor
+from engines.reference.kernels.choose import choose_attention
 from engines.reference.kv_pool import KVPool, default_blocks, free_bytes
 from engines.reference.model.weights import LoadedModel
 from engines.scheduling.config import SchedulerConfig
@@ -52,6 +53,7 @@ class ReferenceEngine:
         prompt_seed: int = 0,
         ignore_eos: bool = True,
         sampling: Sampling = GREEDY,
+        attention: str = "auto",
     ) -> None:
         """`sampling.seed` is mixed with the request's index. EngineError where the KV pool does not fit in memory."""
         if config.max_model_len > model.context_tokens:
@@ -71,8 +73,14 @@ class ReferenceEngine:
                 f"--kv-blocks {config.kv_blocks}: {pool_bytes / 2**30:.1f} GiB of KV, {free / 2**30:.1f} GiB are free"
             )
         self._pool = KVPool(llama.config, config.kv_blocks, config.block_size, dtype=llama.dtype, device=llama.device)
+        prepare_attention, self._attention = choose_attention(attention, llama.config, llama.device)
         self._executor = TorchExecutor(
-            llama, self._pool, max_num_seqs=config.max_num_seqs, clock=self.clock, swap_blocks=config.swap_blocks
+            llama,
+            self._pool,
+            max_num_seqs=config.max_num_seqs,
+            clock=self.clock,
+            prepare_attention=prepare_attention,
+            swap_blocks=config.swap_blocks,
         )
         self.warm_up()
 
@@ -114,7 +122,7 @@ class ReferenceEngine:
             "kv_pool_bytes": pool.layers.numel() * pool.layers.element_size(),
             "dtype": str(llama.dtype).removeprefix("torch."),
             "dtype_reason": self._model.dtype_reason,
-            "attention": "batched torch matmul over gathered blocks",
+            "attention": self._attention,
             "linear": "oneDNN, packed weights" if llama.head.packed else "torch",
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,

@@ -82,3 +82,14 @@ def test_default_blocks_hold_every_seat_of_a_small_model(model: LoadedModel) -> 
 def test_importing_the_room_loads_no_torch() -> None:
     code = "import sys, engines.reference; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", ["auto", "torch"])
+def test_attention_on_a_cpu_is_torchs(model: LoadedModel, name: str) -> None:
+    engine = ReferenceEngine(model, _config(), attention=name)
+    assert engine.describe()["attention"].startswith("torch: ")
+
+
+def test_triton_on_a_cpu_is_refused_in_one_line(model: LoadedModel) -> None:
+    with pytest.raises(EngineError, match=r"--attention triton: its kernels run on a GPU, and --device is cpu"):
+        ReferenceEngine(model, _config(), attention="triton")
