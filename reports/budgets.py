@@ -49,6 +49,10 @@ class Budget:
     def limit(self) -> str:
         return f"at {'most +' if self.more_is_worse else 'least −'}{100 * self.share:g} %"
 
+    @property
+    def symmetric(self) -> str:
+        return f"within ±{100 * self.share:g} %"
+
     def harm(self, log_ratio: float) -> float:
         """log(candidate / baseline), turned so that more is worse."""
         return log_ratio if self.more_is_worse else -log_ratio

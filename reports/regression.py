@@ -18,7 +18,7 @@ import numpy as np
 
 from engines.base import RunRecord
 from reports.budgets import Budget, in_open_loop, value_of
-from reports.checks import Check, CheckVerdict
+from reports.checks import Check, CheckKind, CheckVerdict
 from reports.exact import differences
 from reports.metrics import request_times
 from reports.pairs import Spread, holm_levels, paired_spread, request_spread
@@ -40,13 +40,30 @@ class Measured:
     spread: Spread | None
     missing: str = ""  # why there is no spread
 
+    @property
+    def change(self) -> float | None:
+        return self.after / self.before - 1 if self.before and self.after else None
+
+    def check(
+        self,
+        scenario: str,
+        kind: CheckKind,
+        verdict: CheckVerdict,
+        limit: str,
+        reason: str,
+        log_interval: tuple[float, float] | None,
+    ) -> Check:
+        interval = None if log_interval is None else (math.expm1(log_interval[0]), math.expm1(log_interval[1]))
+        metric = self.budget.metric
+        return Check(scenario, metric, kind, verdict, limit, reason, self.after, self.before, self.change, interval)
+
 
 def regression_checks(
     scenarios: Sequence[Scenario], budgets: Sequence[Budget], confidence: float, max_failure_rate: float
 ) -> list[Check]:
     """Everything the comparison has to say. All metrics of all scenarios are one family: twenty tests at 5 % each would
     raise an alarm in two of three comparisons of a thing with itself."""
-    measured = [(one, _measure(one, budget)) for one in scenarios for budget in budgets_of(one, budgets)]
+    measured = [(one, measure_metric(one, budget)) for one in scenarios for budget in budgets_of(one, budgets)]
     known = [one.spread for _, one in measured if one.spread is not None]
     levels = iter(holm_levels([one.p_value for one in known], 1 - confidence))
     checks = [check for one in scenarios for check in (_failures(one, max_failure_rate), *_outputs(one))]
@@ -70,7 +87,7 @@ def judge(budget: Budget, low: float, high: float) -> CheckVerdict:
     return "warn" if best > 0 else "pass"
 
 
-def _measure(scenario: Scenario, budget: Budget) -> Measured:
+def measure_metric(scenario: Scenario, budget: Budget) -> Measured:
     values = [(value_of(one.baseline.run, budget), value_of(one.candidate.run, budget)) for one in scenario.pairs]
     known = [(a, b) for a, b in values if a is not None and b is not None]
     if len(known) < len(values):
@@ -109,34 +126,21 @@ def _by_index(record: RunRecord, latency: str) -> dict[int, float]:
 
 
 def _check(scenario: Scenario, one: Measured, level: float) -> Check:
-    budget = one.budget
-    change = one.after / one.before - 1 if one.before and one.after else None
-    doubt = _doubt(scenario, budget)
+    budget, change, interval = one.budget, one.change, None
     if one.spread is None:
         within = change is not None and budget.harm(math.log1p(change)) <= budget.harm_limit
-        verdict: CheckVerdict = "pass" if within and change is not None else "inconclusive"
-        interval, reason = None, one.missing
+        verdict: CheckVerdict = "pass" if within else "inconclusive"
+        reason = one.missing
     else:
-        low, high = one.spread.interval(level)
-        verdict = judge(budget, low, high)
-        interval = (math.expm1(low), math.expm1(high))
-        reason = _reason(verdict, min(budget.harm(low), budget.harm(high)) > 0, len(scenario.pairs), level)
-    if doubt is not None:
+        interval = one.spread.interval(level)
+        verdict = judge(budget, *interval)
+        worse = min(map(budget.harm, interval)) > 0
+        reason = _reason(verdict, worse, len(scenario.pairs), level)
+    if (doubt := _doubt(scenario, budget)) is not None:
         verdict, reason = "inconclusive", doubt
     if scenario.differences:
         reason += "; the work was different"
-    return Check(
-        scenario.name,
-        budget.metric,
-        "regression",
-        verdict,
-        budget.limit,
-        reason,
-        one.after,
-        one.before,
-        change,
-        interval,
-    )
+    return one.check(scenario.name, "regression", verdict, budget.limit, reason, interval)
 
 
 def _reason(verdict: CheckVerdict, worse: bool, pairs: int, level: float) -> str:
@@ -173,7 +177,7 @@ def _failures(scenario: Scenario, allowed: float) -> Check:
     before, after = shares
     verdict: CheckVerdict = "fail" if after - before > allowed else "warn" if after > before else "pass"
     reason = f"{after:.2%} of the requests failed, {before:.2%} in the baseline"
-    limit = f"at most +{100 * allowed:g} points"
+    limit = f"+{100 * allowed:g} points"
     return Check(scenario.name, "failure_rate", "regression", verdict, limit, reason, after, before)
 
 

@@ -101,13 +101,16 @@ def compare(runs: Sequence[Stored], baselines: Sequence[Stored], question: Quest
 
 
 def budgets_for(question: Question, *, exact: bool = False) -> tuple[Budget, ...]:
+    """What was asked, else the defaults; nothing at all may get worse where there is no noise."""
+    budgets = parsed_budgets(question.budget or DEFAULTS)
+    return tuple(replace(one, share=0.0) for one in budgets) if exact and not question.budget else budgets
+
+
+def parsed_budgets(texts: Sequence[str]) -> tuple[Budget, ...]:
     try:
-        if question.budget:
-            return parse_budgets(question.budget)
+        return parse_budgets(texts)
     except ValueError as error:
         raise UsageError(f"--budget: {error}") from None
-    defaults = parse_budgets(DEFAULTS)
-    return tuple(replace(one, share=0.0) for one in defaults) if exact else defaults
 
 
 def pair_notes(pair: Pair) -> list[str]:

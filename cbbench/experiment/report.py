@@ -1,9 +1,8 @@
-"""Results that are already there: shown again, rebuilt after a crash, side by side."""
+"""Results that are already there: shown again, or rebuilt after a crash."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +11,6 @@ from cbbench.experiment.run import show
 from reports.curves import read_sweep
 from reports.folder import read_run, rebuild
 from reports.render.sweep import sweep_view
-from reports.render.terminal import side_by_side
 from reports.schema import RunFile
 
 
@@ -21,15 +19,6 @@ def report(folder: Path, *, json: bool, timeline: bool) -> int:
     if (folder / "sweep.json").exists():
         return _report_sweep(folder, json=json)
     show(finished_run(folder), folder, json=json, with_timeline=timeline)
-    return 0
-
-
-def compare(folders: Sequence[Path]) -> int:
-    """`cbbench compare A B`."""
-    runs = [finished_run(folder) for folder in folders]
-    modes = [run.engine.mode for run in runs]
-    labels = None if len(set(modes)) == len(modes) else [folder.name for folder in folders]
-    Console().print(side_by_side(runs, labels))
     return 0
 
 

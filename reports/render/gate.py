@@ -34,7 +34,8 @@ def _table(checks: Sequence[Check]) -> Table:
     compared = any(one.baseline is not None or one.change is not None for one in checks)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("", "metric", "value", *(("baseline", "change") if compared else ()), "limit"):
-        table.add_column(name, justify="right" if name in ("value", "baseline", "change") else "left", no_wrap=True)
+        numeric = name in ("value", "baseline", "change")
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=name not in ("change", "limit"))
     for one in checks:
         middle = (number(one.baseline), change_text(one)) if compared else ()
         table.add_row(verdict(one.verdict), one.metric, number(one.value), *middle, one.limit)

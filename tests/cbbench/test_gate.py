@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,12 @@ from xml.etree import ElementTree
 import pytest
 
 from cbbench.cli.app import invoke
+from cbbench.experiment.ab import Series, machine_checks
+from reports.scenarios import Pair, Scenario
+from reports.stored import Stored
+from reports.summary import completed_run
 from tests.cbbench.conftest import Outcome
+from tests.reports.factory import header, record, row
 
 Call = Callable[..., Outcome]
 SIMULATED = ("run", "--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b")
@@ -229,3 +235,82 @@ def test_bad_comparisons(cbbench: Call, twins: tuple[str, str], arguments: tuple
     outcome = cbbench("gate", "new", *arguments)
     assert outcome.code == 2
     assert said in outcome.error_line
+
+
+# compare
+
+
+SETTINGS = shlex.join([*SIMULATED[1:], *SHORT, "--num-requests", "40"])
+
+
+def test_compare_in_detail(cbbench: Call, simulate: Call) -> None:
+    simulate("wide", "--rate", 60, "--num-requests", 40)
+    simulate("narrow", "--rate", 60, "--num-requests", 40, "--max-num-seqs", 2)
+    out = cbbench("compare", "wide", "narrow").out
+    assert "max_num_seqs 32 → 2" in out
+    assert "work: the same" in out
+    assert "mean_e2el_sched_ms" in out
+    (at,) = [number for number, line in enumerate(out.splitlines()) if "Requests that changed most" in line]
+    rows = out.splitlines()[at + 2 :]
+    assert len(rows) == 10
+    assert all("→" in row for row in rows)
+
+
+def test_compare_of_other_work_shows_no_changes(cbbench: Call, simulate: Call) -> None:
+    simulate("one", "--num-requests", 10)
+    simulate("two", "--num-requests", 10, "--seed", 1)
+    out = cbbench("compare", "one", "two").out
+    assert "seed 0" in out
+    assert "Requests that changed most" not in out
+
+
+def test_ab_measures_in_turns_and_fails_what_is_slower(cbbench: Call) -> None:
+    outcome = cbbench("compare", "--ab", SETTINGS, f"{SETTINGS} --max-num-seqs 2", "--pairs", 3, "-o", "ab", "--json")
+    assert outcome.code == 4
+    result = json.loads(outcome.out)
+    e2el = next(one for one in result["checks"] if one["metric"] == "mean_e2el_ms")
+    assert e2el["verdict"] == "fail"
+    assert e2el["interval"][0] > 0.05
+    assert any("max_num_seqs 32 → 2" in note for note in result["notes"])
+    runs = [json.loads(Path("ab", side, pair, "run.json").read_text()) for pair in ("01", "02") for side in "ab"]
+    hashes = [run["workload"]["sha256"] for run in runs]
+    assert hashes[0] == hashes[1] != hashes[2] == hashes[3]
+
+
+def test_aa_of_the_simulator_repeats_itself(cbbench: Call) -> None:
+    outcome = cbbench("compare", "--aa", SETTINGS, "--pairs", 2, "-o", "aa")
+    assert outcome.code == 0
+    assert cbbench("gate", "aa/b", "--baseline", "aa/a").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "two or more runs"),
+        (("only",), "two runs or more"),
+        (("--ab", "--json", ""), "--json"),
+        (("--ab", "--engine simulatd", ""), "simulated"),
+        (("--ab", "--no-such-flag", ""), "--no-such-flag"),
+        (("a", "b", "--pairs", 3), "--pairs"),
+        (("--aa", "", "--budget", "tpot"), "--budget"),
+    ],
+)
+def test_bad_compare(cbbench: Call, arguments: tuple[object, ...], said: str) -> None:
+    outcome = cbbench("compare", *arguments)
+    assert outcome.code == 2
+    assert said in outcome.error_line
+
+
+def test_a_machine_that_wobbles_is_unfit() -> None:
+    def run(name: str, tpot_ms: float) -> Stored:
+        made = record([row(i, [50 * i + k * tpot_ms for k in range(5)], scheduled_ms=50 * i) for i in range(20)])
+        return Stored(name, completed_run(made, header()), made)
+
+    def checks(*tpots_ms: tuple[float, float]) -> list[str]:
+        pairs = tuple(Pair(run(f"a{at}", a), run(f"b{at}", b)) for at, (a, b) in enumerate(tpots_ms))
+        series = Series({}, {}, pairs=len(pairs), budget=("tpot=3%",), same=True)
+        return [one.verdict for one in machine_checks(Scenario("A and A", pairs), series, 0.95)]
+
+    assert checks((20, 20.1), (20, 19.9), (20, 20.05)) == ["pass"]
+    assert checks((20, 22), (20, 19), (20, 20)) == ["inconclusive"]
+    assert checks((20, 18), (20, 18.01), (20, 18)) == ["inconclusive"], "faster is unfit as well"

@@ -1,0 +1,132 @@
+"""`cbbench compare --ab` and `--aa`: two settings measured in turns on one machine, with the same plans.
+
+pair      1     2     3     4
+order    A B   B A   A B   B A        so that a drift of the machine is no difference between A and B
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from cbbench.config import RunConfig, UsageError, build_config, flag
+from cbbench.experiment.bench import Bench
+from cbbench.experiment.gate import parsed_budgets
+from cbbench.experiment.run import default_folder, measure
+from cbbench.settings import gather
+from reports.budgets import DEFAULTS
+from reports.checks import Check, CheckVerdict, gate_result
+from reports.folder import read_record
+from reports.regression import budgets_of, measure_metric, regression_checks
+from reports.render.gate import gate_view
+from reports.scenarios import Pair, Scenario, setting_differences
+from reports.stored import Stored
+
+LOADED_ONCE = ("engine", "url", "model", "weights", "device", "dtype", "law", "hardware")
+OURS = ("output", "json", "timeline", "sla")  # flags of a run that mean nothing in a CONFIG
+WARM_UP_REQUESTS = 8
+
+
+@dataclass(frozen=True)
+class Series:
+    before: Mapping[str, Any]  # settings of A
+    after: Mapping[str, Any]  # of B
+    pairs: int
+    budget: tuple[str, ...] = ()
+    same: bool = False  # A against A: the machine is judged
+
+
+def measure_series(series: Series, output: Path | None, *, json: bool) -> int:
+    """The exit code."""
+    budgets = parsed_budgets(series.budget or DEFAULTS)
+    configs = [_config(settings) for settings in (series.before, series.after)]
+    folder = output or default_folder("aa" if series.same else "ab")
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"--output: {folder} is not empty; choose a new folder")
+    pairs = _measured_pairs(configs, series.pairs, folder)
+    if len(pairs) < series.pairs:
+        print(f"interrupted after {len(pairs)} of {series.pairs} pairs; the runs are in {folder}", file=sys.stderr)
+        return 130
+    scenario = Scenario("A and A" if series.same else "A and B", tuple(pairs))
+    first = configs[0]
+    if series.same:
+        checks = machine_checks(scenario, series, first.confidence)
+    else:
+        checks = regression_checks([scenario], budgets, first.confidence, first.max_failure_rate)
+    notes = [f"B differs from A: {found}"] if (found := _differences(*configs)) else []
+    if scenario.differences:
+        notes.append(f"A and B did different work: {scenario.differences}")
+    result = gate_result(checks, notes)
+    if json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(result)).decode() + "\n")
+    else:
+        Console().print(gate_view(result))
+    print(f"runs in {folder}: cbbench gate {folder}/b --baseline {folder}/a judges them again", file=sys.stderr)
+    return result.exit_code
+
+
+def machine_checks(scenario: Scenario, series: Series, confidence: float) -> list[Check]:
+    """Does the machine repeat itself to within the budgets? Only then can it show a change as small as they are."""
+    checks = []
+    for budget in budgets_of(scenario, parsed_budgets(series.budget or DEFAULTS)):
+        measured = measure_metric(scenario, budget)
+        interval = measured.spread.interval(1 - confidence) if measured.spread is not None else None
+        fit = interval is not None and max(map(abs, interval)) <= budget.harm_limit
+        verdict: CheckVerdict = "pass" if fit else "inconclusive"
+        reason = "A repeats itself" if fit else measured.missing or "A may differ from A by more: unfit to show less"
+        checks.append(measured.check(scenario.name, "machine", verdict, budget.symmetric, reason, interval))
+    return checks
+
+
+def _config(settings: Mapping[str, Any]) -> RunConfig:
+    for name in OURS:
+        if name in settings:
+            raise UsageError(f"{flag(name)} does not belong into a CONFIG of cbbench compare")
+    return build_config(gather("run", settings))
+
+
+def _differences(before: RunConfig, after: RunConfig) -> str:
+    return "; ".join(setting_differences(msgspec.structs.asdict(before), msgspec.structs.asdict(after)))
+
+
+def _measured_pairs(configs: list[RunConfig], count: int, folder: Path) -> list[Pair]:
+    """As many pairs as were measured before somebody interrupted."""
+    benches = _benches(*configs)
+    for bench, config, name in zip(benches, configs, "ab", strict=True):
+        if config.engine == "reference":  # the others have nothing to warm, or do it themselves
+            short = msgspec.structs.replace(config, num_requests=min(WARM_UP_REQUESTS, config.num_requests))
+            measure(bench, short, folder / "warm-up" / name, title=f"warm-up of {name.upper()}")
+    pairs: list[Pair] = []
+    for number in range(count):
+        runs: dict[str, Stored] = {}
+        for side in (0, 1) if number % 2 == 0 else (1, 0):
+            name = "ab"[side]
+            config = _seeded(configs[side], number, number * 2 + side)
+            where = folder / name / f"{number + 1:02d}"
+            run = measure(benches[side], config, where, title=f"pair {number + 1} of {count} · {name.upper()}")
+            if run.interrupted:
+                return pairs
+            runs[name] = Stored(str(where), run, read_record(where))
+        pairs.append(Pair(runs["a"], runs["b"]))
+    return pairs
+
+
+def _benches(before: RunConfig, after: RunConfig) -> tuple[Bench, Bench]:
+    """A model is loaded once where both use the same."""
+    ours = Bench(before)
+    same = all(getattr(before, name) == getattr(after, name) for name in LOADED_ONCE)
+    return ours, ours if same and before.url is None else Bench(after)
+
+
+def _seeded(config: RunConfig, pair: int, run: int) -> RunConfig:
+    """Both sides of a pair do the same work. A simulated pair would be the last one over again without another plan; a
+    real server must not find the prompts of the run before in its cache."""
+    if config.engine == "simulated":
+        return msgspec.structs.replace(config, seed=config.seed + pair)
+    return msgspec.structs.replace(config, prompt_seed=config.prompt_seed + (run if config.url else pair))
