@@ -33,6 +33,7 @@ def point_of(value: Value, folder: str, run: RunFile, config_sha256: str = "") -
         signals=run.summary.signals,
         sla=run.sla,
         validity=run.validity,
+        prediction=run.engine.prediction,
     )
 
 

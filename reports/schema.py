@@ -29,6 +29,11 @@ class EngineInfo(msgspec.Struct, frozen=True):
     device: str | None = None
     config: dict[str, Any] = {}
 
+    @property
+    def prediction(self) -> str | None:
+        """Where simulated times come from; it goes wherever such a number is shown. None where they were measured."""
+        return f"predicted, step times {label}" if (label := self.config.get("law_label")) else None
+
 
 class PacingInfo(msgspec.Struct, frozen=True):
     """When it was asked. With a rate the loop is open, and latencies are judged from the scheduled time."""
@@ -243,6 +248,7 @@ class Point(msgspec.Struct, frozen=True):
     signals: Signals = Signals()
     sla: tuple[SlaResult, ...] = ()
     validity: Validity | None = None
+    prediction: str | None = None  # EngineInfo.prediction of the run
     error: str | None = None
     exit_code: int | None = None  # of the error
 

@@ -59,6 +59,11 @@ def side_by_side(runs: Sequence[RunFile], labels: Sequence[str] | None = None) -
     parts: list[RenderableType] = []
     if len({run.workload.sha256 for run in runs}) > 1:
         parts.append(Text("These runs did different work (workload hashes differ): do not compare them.", "bold red"))
+    parts += [
+        Text(f"{name}: {run.engine.prediction}", "yellow")
+        for name, run in zip(names, runs, strict=True)
+        if run.engine.prediction
+    ]
     parts += [_table(names, summaries), Text()]
     parts += [
         Text(f"{name}: {sentence}")

@@ -60,7 +60,9 @@ def _verdict(point: Point) -> Text:
 def sweep_view(sweep: SweepFile, *, width: int = 100) -> RenderableType:
     """The table, throughput against P99 TTFT and P99 TPOT, and the recommendation with its reason."""
     ttft, tpot = (_plot(sweep, name, key, width) for name, key in (("TTFT", "p99_ttft_ms"), ("TPOT", "p99_tpot_ms")))
-    parts: list[RenderableType] = [sweep_table(sweep, width=width), Text()]
+    predictions = dict.fromkeys(one.prediction for one in sweep.points if one.prediction)
+    parts: list[RenderableType] = [Text(one, "yellow") for one in predictions]
+    parts += [sweep_table(sweep, width=width), Text()]
     if width >= SIDE_BY_SIDE_WIDTH:
         grid = Table.grid(padding=(0, 4))
         grid.add_row(ttft, tpot)

@@ -46,6 +46,8 @@ def headline(run: RunFile) -> Text:
         head = verdict({0: "pass", 3: "fail", 5: "inconclusive", 7: "invalid"}[code])
     what = [run.engine.kind, run.engine.mode, run.engine.model, run.engine.device, run.workload.spec]
     head.append("  " + " · ".join(word for word in what if word), style="default")
+    if run.engine.prediction:
+        head.append(f"\n{run.engine.prediction}", style="yellow")
     if run.validity is not None:
         if validity not in ("ok", "invalid") and code != 0:
             head.append(f"\n{validity.replace('_', ' ')}", style="bold yellow")

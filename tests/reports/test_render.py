@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 import numpy as np
 import pytest
 from rich.console import Console, RenderableType
 
 from engines.base import RunRecord, Stint
-from reports.curves import recommend
+from reports.curves import point_of, recommend
 from reports.render.plot import Axis, curve, tick
 from reports.render.sweep import sweep_view
 from reports.render.terminal import run_view, side_by_side
 from reports.render.timeline import Seat, seat_counts, tail_of, timeline
-from reports.schema import Point, RunFile, Signals, SweepFile, Validity
+from reports.schema import EngineInfo, Point, RunFile, Signals, SweepFile, Validity
 from reports.summary import completed_run
 from tests.reports.factory import bus_stop, header, ledger, record, row, seated
 
@@ -253,3 +254,14 @@ def test_axis_and_ticks() -> None:
         "45.6k",
         "2.00e+06",
     ]
+
+
+def test_a_prediction_is_called_one_wherever_it_is_shown() -> None:
+    run = completed_run(record([row(i, [5.0, 9.0]) for i in range(5)]), header())
+    label = "UNCALIBRATED: roofline of an h100"
+    simulated = msgspec.structs.replace(run, engine=EngineInfo(kind="simulated", config={"law_label": label}))
+    point = point_of(8, "max-num-seqs-8", simulated, "")
+    swept = SweepFile(param="max-num-seqs", values=(8,), points=(point,))
+    for view in (run_view(simulated), side_by_side([run, simulated]), sweep_view(swept)):
+        assert label in shown(view)
+    assert "predicted" not in shown(run_view(run))
