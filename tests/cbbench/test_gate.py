@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -314,3 +318,21 @@ def test_a_machine_that_wobbles_is_unfit() -> None:
     assert checks((20, 20.1), (20, 19.9), (20, 20.05)) == ["pass"]
     assert checks((20, 22), (20, 19), (20, 20)) == ["inconclusive"]
     assert checks((20, 18), (20, 18.01), (20, 18)) == ["inconclusive"], "faster is unfit as well"
+
+
+# The action
+
+
+ACTION = Path(__file__).parents[2] / ".ci/github/action.yml"
+
+
+@pytest.mark.parametrize(("sla", "code"), [("p99_ttft_ms<=500 failure_rate<=0.01", 0), ("p99_ttft_ms<=0.001", 3)])
+def test_the_action_runs_as_a_script(calm: str, tmp_path: Path, sla: str, code: int) -> None:
+    script = textwrap.dedent(ACTION.read_text().partition("      run: |\n")[2])
+    given = {"RUNS": calm, "BASELINE": "", "SLA": sla, "BUDGET": "", "JUNIT": "junit.xml"}
+    own = {"GITHUB_STEP_SUMMARY": "summary.md", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], env=os.environ | given | own, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert ("::error" in done.stderr) == (code != 0)
+    assert "cbbench gate" in Path("summary.md").read_text()
+    assert ElementTree.parse("junit.xml").getroot().get("name") == "cbbench gate"

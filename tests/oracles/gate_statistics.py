@@ -159,7 +159,7 @@ class Rates:
 
 def rates(load: float, machine_cv: float, slower: float, budget: float, repeats: int, pairs: int = 6) -> Rates:
     tpot = METRICS.index(("tpot_ms", "mean"))
-    expected = 0.0 if slower == 1 else truth(load, "tpot_ms", "mean", REQUESTS, 3000)
+    expected = 0.0 if slower == 1 else truth(load, "tpot_ms", "mean", REQUESTS, 300)
     made = list(series(load, pairs, machine_cv, slower, repeats))
     worse, failed = [one.worse() for one in made], [one.failed(budget) for one in made]
     intervals = [one.spreads[tpot].interval(0.05) for one in made]
