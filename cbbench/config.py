@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -18,9 +18,14 @@ from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.quotas import Quota
 from reports.gate import parse_all
 
-Positive = Annotated[int, Meta(ge=1)]
+# The upper ends are far beyond what anybody measures; they keep a slip of the keyboard from filling the memory.
+Positive = Annotated[int, Meta(ge=1, le=100_000_000)]
+Blocks = Annotated[int, Meta(ge=1, le=10_000_000)]
+Seats = Annotated[int, Meta(ge=1, le=65_536)]
 Natural = Annotated[int, Meta(ge=0)]
-PositiveFloat = Annotated[float, Meta(gt=0)]
+PositiveFloat = Annotated[float, Meta(gt=0, le=1e9)]
+Rate = Annotated[float, Meta(ge=1e-6, le=1e6)]
+Seconds = Annotated[float, Meta(ge=0, le=1e7)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -55,39 +60,39 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     workload: str = "azure-conv"
     tenants: str | None = None
-    num_requests: Positive = 64
-    rate: PositiveFloat | None = None  # requests/s; None: no schedule
+    num_requests: Annotated[int, Meta(ge=1, le=10_000_000)] = 64
+    rate: Rate | None = None  # requests/s; None: no schedule
     arrival: str | None = None  # poisson, under a rate
     concurrency: Positive | None = None
-    duration: PositiveFloat | None = None  # s
-    drain: Annotated[float, Meta(ge=0)] = 30.0  # s
+    duration: Annotated[float, Meta(gt=0, le=1e7)] | None = None  # s
+    drain: Seconds = 30.0  # s
     seed: Natural = 0
     prompt_seed: Natural = 0
     misfit: Literal["error", "reject"] = "error"
     ignore_eos: bool = True
-    temperature: Annotated[float, Meta(ge=0)] = 0.0
+    temperature: Annotated[float, Meta(ge=0, le=1000)] = 0.0
     top_k: Natural = 0
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
 
     mode: Literal["continuous", "static"] = "continuous"
     static: Literal["padded", "compact-held", "compact-freed"] | None = None
-    max_num_seqs: Positive = 32
+    max_num_seqs: Seats = 32
     max_num_batched_tokens: Positive | None = None  # None: by device
     max_model_len: Positive | None = None  # None: the model's own
-    kv_blocks: Positive | None = None  # None: enough for every seat
-    block_size: Positive = 16  # tokens
+    kv_blocks: Blocks | None = None  # None: enough for every seat
+    block_size: Seats = 16  # tokens
     chunked_prefill: bool | None = None
     prefill: Literal["decode-first", "prefill-first"] | None = None
     max_prompt_chunk: Positive | None = None  # tokens of a step
     prompt_buckets: str | None = None  # ascending prompt lengths, "512,4096"
-    static_patience: Annotated[float, Meta(ge=0)] | None = None  # s
+    static_patience: Seconds | None = None  # s
     order: Literal["fcfs", "shortest-prompt", "shortest-known", "shortest-predicted", "priority", "fair"] = "fcfs"
     admission: Literal["full-reserve", "full-prompt", "optimistic", "peak"] | None = None
     watermark: Annotated[float, Meta(ge=0, lt=100)] = 1.0  # percent of the KV blocks
     on_kv_pressure: Literal["delay", "recompute", "swap", "reject"] = "recompute"
     victim: Literal["newest", "least-computed", "lowest-priority"] = "newest"
-    swap_blocks: Positive | None = None  # None: as many as the pool has, under swap
-    ageing: Annotated[float, Meta(ge=0)] | None = None  # tokens (or levels of priority) per second waited
+    swap_blocks: Blocks | None = None  # None: as many as the pool has, under swap
+    ageing: Annotated[float, Meta(ge=0, le=1e9)] | None = None  # tokens (or levels of priority) per second waited
     skip_ahead: Natural = 0
     preempt_for_priority: bool = False
     prefix_caching: bool = False
@@ -133,7 +138,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             victim=self.victim,
             swap_blocks=self.swap_blocks or (kv_blocks if self.on_kv_pressure == "swap" else 0),
             prefix_caching=self.prefix_caching,
-            quotas=dict(parse_quota(text) for text in self.quota),
+            quotas=parse_quotas(self.quota),
         )
 
 
@@ -213,18 +218,29 @@ def parse_buckets(text: str | None) -> tuple[int, ...]:
         raise UsageError(f"--prompt-buckets: want ascending prompt lengths like 512,4096, got {text!r}") from None
 
 
-def parse_quota(text: str) -> tuple[str, Quota]:
-    """(tenant, quota) out of "a:rows=4,kv-blocks=100,tokens-per-s=500"."""
-    tenant, colon, limits = text.partition(":")
-    given = dict(part.partition("=")[::2] for part in limits.replace("-", "_").split(","))
-    try:
-        if not colon or not tenant or not given.keys() <= {"rows", "kv_blocks", "tokens_per_s"}:
-            raise ValueError(text)
-        return tenant, msgspec.convert(given, Quota, strict=False)
-    except (ValueError, msgspec.ValidationError):
-        raise UsageError(
-            f"--quota: want TENANT:LIMIT=N,... with the limits rows, kv-blocks and tokens-per-s, got {text!r}"
-        ) from None
+class _QuotaLimits(msgspec.Struct, forbid_unknown_fields=True):
+    rows: Positive | None = None
+    kv_blocks: Positive | None = None
+    tokens_per_s: PositiveFloat | None = None
+
+
+def parse_quotas(texts: Sequence[str]) -> dict[str, Quota]:
+    """{tenant: quota} out of "a:rows=4,kv-blocks=100,tokens-per-s=500", one text a tenant."""
+    quotas: dict[str, Quota] = {}
+    for text in texts:
+        tenant, _, limits = text.partition(":")
+        pairs = [part.partition("=")[::2] for part in limits.replace("-", "_").split(",")]
+        try:
+            if not tenant or tenant in quotas or len(dict(pairs)) != len(pairs):
+                raise ValueError(text)
+            given = msgspec.convert(dict(pairs), _QuotaLimits, strict=False)
+        except (ValueError, msgspec.ValidationError):
+            raise UsageError(
+                "--quota: want TENANT:LIMIT=N,... once a tenant, each limit (rows, kv-blocks, tokens-per-s) once and "
+                f"above 0, got {text!r}"
+            ) from None
+        quotas[tenant] = Quota(given.rows, given.kv_blocks, given.tokens_per_s)
+    return quotas
 
 
 def _refuse_settings_of_others(config: RunConfig, given: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +30,8 @@ def disk(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise FolderError(f"{path}: {error.strerror or error}", exit_code=1) from error
+        code = 1 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else 2
+        raise FolderError(f"{path}: {error.strerror or error}", exit_code=code) from error
 
 
 def write_atomic(path: Path, content: object) -> None:

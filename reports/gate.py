@@ -71,7 +71,8 @@ def parse(expr: str) -> Sla:
 def _wants_upper(expr: str, metric: str) -> bool:
     match = LATENCY.fullmatch(metric)
     if match is not None:
-        if match["stat"].strip("p0") == "":
+        digits = match["stat"][1:] if match["stat"][0] == "p" else "50"
+        if not digits.strip("0") or (len(digits) > 2 and not digits.startswith("99")):  # p100 would be read as 10.0
             raise ValueError(f'SLA "{expr}": {match["stat"]} is no percentile; use p50, p90, p95, p99 or p999')
         return True
     if metric in SHARES:

@@ -77,6 +77,8 @@ def _open(path: Path) -> IO[str]:
 
 def _csv_rows(path: Path, file: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     reader = csv.DictReader(file)
+    if repeated := [name for name in reader.fieldnames or () if (reader.fieldnames or []).count(name) > 1]:
+        raise WorkloadError(f"{path}: the column {repeated[0]} is there twice")
     for name, accepted in (("prompt_tokens", _PROMPT), ("output_tokens", _OUTPUT)):
         if not set(accepted) & set(reader.fieldnames or ()):
             header = ",".join(reader.fieldnames or ()) or "nothing"
@@ -85,6 +87,8 @@ def _csv_rows(path: Path, file: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]
             )
     try:
         for row in reader:
+            if None in row:  # where DictReader puts what has no column
+                _refuse(path, reader.line_num, f"more values than columns: {row[None]!r}")
             yield reader.line_num, row
     except csv.Error as error:
         _refuse(path, reader.line_num, str(error))
@@ -134,6 +138,8 @@ def _collect(path: Path, rows: Iterator[tuple[int, dict[str, Any]]]) -> Trace:
 def _count(path: Path, line: int, row: dict[str, Any], column: str, least: int) -> int:
     value = row.get(column)
     try:
+        if isinstance(value, str) and "_" in value:  # which int() takes as Python would
+            raise ValueError(value)
         number = int(value)  # type: ignore[arg-type]  # what int() refuses is reported below
         whole = number == value or isinstance(value, str)
     except (TypeError, ValueError, OverflowError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cbbench.config import RunConfig
+from cbbench.config import RunConfig, UsageError, parse_quotas
 from cbbench.experiment.kinds import kind_of
 from engines.base import Engine
 from reports.schema import Criteria, EngineInfo, PacingInfo, WorkloadInfo
@@ -41,6 +41,8 @@ class Bench:
 
     def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
         """An engine with these settings, and what run.json says of it."""
+        if strangers := parse_quotas(config.quota).keys() - set(plan.tenants):
+            raise UsageError(f"--quota {min(strangers)}: no such tenant; the workload has {', '.join(plan.tenants)}")
         return self.kind.engine(config, plan)
 
 

@@ -98,7 +98,10 @@ class Simulated:
     def context_tokens(self, config: RunConfig) -> int:
         from engines.simulated.choose import default_context_tokens
 
-        return config.max_model_len or default_context_tokens(self.law, config.model)
+        known = default_context_tokens(self.law, config.model)
+        if config.max_model_len and config.max_model_len > known:
+            raise UsageError(f"--max-model-len {config.max_model_len}: the model has a context of {known} tokens")
+        return config.max_model_len or known
 
     def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
         from engines.simulated.choose import default_kv_blocks

@@ -122,3 +122,32 @@ def test_version(cbbench: Call) -> None:
     outcome = cbbench("--version")
     assert outcome.code == 0
     assert outcome.out.startswith("cbbench ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["--max-num-seqs", "1000000000"], ["--max-num-seqs", "65536"]),
+        (["--kv-blocks", "99999999999999"], ["--kv-blocks", "10000000"]),
+        (["--num-requests", "99999999999999999999"], ["--num-requests"]),
+        (["--rate", "inf"], ["--rate"]),
+        (["--rate", "1e-320"], ["--rate"]),
+        (["--ageing", "inf", "--order", "shortest-prompt"], ["--ageing"]),
+        (["--duration", "inf"], ["--duration"]),
+        (["--quota", "a:tokens-per-s=nan"], ["--quota"]),
+        (["--quota", "default:rows=0"], ["--quota", "above 0"]),
+        (["--quota", "default:rows=1,rows=2"], ["--quota", "once"]),
+        (["--quota", "default:rows=1", "--quota", "default:rows=2"], ["--quota", "once"]),
+        (["--quota", "b:rows=1"], ["--quota b", "no such tenant", "default"]),
+        (["--max-model-len", "99999999"], ["--max-model-len", "131072"]),
+        (["--sla", "p100_ttft_ms<=20"], ["p100", "p99"]),
+    ],
+)
+def test_simulated_run_refuses_what_is_out_of_all_bounds(
+    cbbench: Callable[..., Outcome], arguments: list[str], names: list[str]
+) -> None:
+    simulated = ("--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b", "--num-requests", 4)
+    outcome = cbbench("run", *simulated, "-o", "out", *arguments)
+    assert outcome.code == 2, outcome.err
+    assert all(name in outcome.error_line for name in names), outcome.error_line
+    assert not Path("out").exists()

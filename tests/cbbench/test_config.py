@@ -39,7 +39,7 @@ def test_stated_defaults_are_the_real_ones() -> None:
     [
         ({"num_requests": 0}, ["--num-requests", ">= 1", "0"]),
         ({"num_requests": "many"}, ["--num-requests", "whole number", "'many'"]),
-        ({"rate": 0}, ["--rate", "> 0"]),
+        ({"rate": 0}, ["--rate", ">= 1e-06"]),
         ({"mode": "batch"}, ["--mode", "'batch'", "continuous, static"]),
         ({"top_p": 1.5, "temperature": 1.0}, ["--top-p", "<= 1"]),
         ({"confidence": 1.0}, ["--confidence", "< 1"]),
