@@ -6,18 +6,21 @@ a request's token events never point at steps that are not there.
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import Observer, RequestRow, RunRecord, Signal, Status
-from engines.scheduling.ledger import LEDGER, StepArray
+from engines.scheduling.ledger import LEDGER
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Outcome
 
 SIGNAL_PERIOD_NS = 250_000_000
 CHUNK_STEPS = 256
+RUNS_AT_ONCE = 4096
 
 _STATUS: dict[str | None, Status] = {"stop": "completed", "length": "completed", "aborted": "cancelled"}
 
@@ -27,21 +30,23 @@ class Recorder:
         self._observer = observer
         self._planned = planned
         self._rows: list[RequestRow] = []
-        self._events: list[NDArray[np.uint32]] = []
-        self._num_events = 0
-        self._chunk = np.zeros(CHUNK_STEPS, LEDGER)
-        self._filled = 0
-        self._chunks: list[StepArray] = []
+        self._events = _Events()
+        self._steps = np.zeros(CHUNK_STEPS, LEDGER)  # grows when full
+        self._num_steps = 0
+        self._told = 0  # steps that the observer has
         self._signals = _Signals(kv_blocks)
         self._signal_list: list[Signal] = []
 
     def take(self, outcome: Outcome, now_ns: int) -> None:
         """Record a step's ledger row, if it has one, and the requests that ended."""
         if outcome.ledger_row is not None:
-            self._chunk[self._filled] = outcome.ledger_row
-            self._filled += 1
-            if self._filled == CHUNK_STEPS:
-                self._flush_steps()
+            if self._num_steps == len(self._steps):
+                # In place, and by a quarter: a long ledger must not be there twice.
+                self._steps.resize(self._num_steps + max(CHUNK_STEPS, self._num_steps // 4), refcheck=False)
+            self._steps[self._num_steps] = outcome.ledger_row
+            self._num_steps += 1
+            if self._num_steps - self._told == CHUNK_STEPS:
+                self._tell_steps()
             self._signals.add(outcome)
         for request in outcome.finished:
             self._end(request, now_ns)
@@ -51,27 +56,24 @@ class Recorder:
             self._observer.sampled(signal)
 
     def record(self, interrupted: bool) -> RunRecord:
-        self._flush_steps()
+        self._tell_steps()
         return RunRecord(
             planned=self._planned,
             rows=self._rows,
-            event_values=np.concatenate(self._events) if self._events else np.empty(0, np.uint32),
+            event_values=self._events.values(),
             event_unit="step",
-            steps=np.concatenate(self._chunks) if self._chunks else np.empty(0, LEDGER),
+            steps=self._steps[: self._num_steps],
             signals=self._signal_list,
             interrupted=interrupted,
         )
 
-    def _flush_steps(self) -> None:
-        if self._filled:
-            done = self._chunk[: self._filled].copy()
-            self._chunks.append(done)
-            self._filled = 0
-            self._observer.steps_recorded(done)
+    def _tell_steps(self) -> None:
+        if self._told < self._num_steps:
+            self._observer.steps_recorded(self._steps[self._told : self._num_steps].copy())
+            self._told = self._num_steps
 
     def _end(self, request: Request, now_ns: int) -> None:
-        self._flush_steps()
-        events = request.event_steps()
+        self._tell_steps()
         row = RequestRow(
             i=request.index,
             scheduled=request.scheduled_ns,
@@ -90,14 +92,40 @@ class Recorder:
             tenant=request.tenant,
             priority=request.priority,
             preemptions=request.preemptions,
-            events_at=self._num_events,
-            events=len(events),
+            events_at=self._events.total,
+            events=request.output_tokens,
             stints=tuple(request.stints),
         )
         self._rows.append(row)
-        self._events.append(events)
-        self._num_events += len(events)
-        self._observer.request_ended(row, events)
+        self._events.add(request.event_runs)
+        self._observer.request_ended(row, request.event_steps())
+
+
+class _Events:
+    """Step numbers of all token events as runs (first, count): a few bytes a request, not four a token."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._first = array("I")
+        self._count = array("I")
+
+    def add(self, runs: Iterable[Sequence[int]]) -> None:
+        for first, count in runs:
+            self._first.append(first)
+            self._count.append(count)
+            self.total += count
+
+    def values(self) -> NDArray[np.uint32]:
+        """All of them spelled out, some thousand runs at a time, so that nothing but the result is large."""
+        out = np.empty(self.total, np.uint32)
+        at = 0
+        for begin in range(0, len(self._first), RUNS_AT_ONCE):
+            first = np.array(self._first[begin : begin + RUNS_AT_ONCE], dtype=np.int64)
+            count = np.array(self._count[begin : begin + RUNS_AT_ONCE], dtype=np.int64)
+            events = int(count.sum())
+            out[at : at + events] = np.arange(events) + np.repeat(first - (np.cumsum(count) - count), count)
+            at += events
+        return out
 
 
 class _Signals:

@@ -45,6 +45,9 @@ LEDGER = np.dtype(
         ("prefix_hit_tokens", "<i8"),  # not computed, as another request's blocks held them
         ("resume_hit_tokens", "<i8"),  # not computed again after a preemption, as the cache still held them
         ("kv_positions", "<i8"),  # positions that seated requests hold in KV after the step
+        ("decode_kv_positions", "<i8"),  # of these, read by rows with a single token; and by dead rows
+        ("prefill_kv_positions", "<i8"),  # positions in KV in front of the chunks (rows with more than one token)
+        ("prefill_pairs", "<i8"),  # (query, key) pairs of the chunks: count * start + count * (count + 1) / 2
         ("sampled_tokens", "<i8"),  # output tokens delivered by this step
         ("budget_unused_tokens", "<i8"),
         ("prefill_rows", "<i4"),

@@ -39,6 +39,9 @@ class StepTally:
         recomputed = np.clip(rows.peak[slots] - starts, 0, counts)
         num_dead = len(plan.dead_slots)
         decode_rows = int(((starts >= rows.prompt[slots]) & (counts == 1)).sum())
+        chunk = counts > 1
+        pairs = counts * starts + counts * (counts + 1) // 2
+        prefill_pairs = int(pairs[chunk].sum())
         row = np.zeros((), LEDGER)
         row["step"] = plan.step
         row["now_ns"] = plan.now_ns
@@ -59,6 +62,9 @@ class StepTally:
         row["kv_cached_blocks"] = cached = min(kv.pool.num_cached, kv.available)  # the rest is promised
         row["kv_free_blocks"] = kv.available - cached
         row["kv_positions"] = int(rows.computed[rows.live].sum()) + int(counts.sum())
+        row["decode_kv_positions"] = int(pairs.sum()) - prefill_pairs + int(plan.dead_lengths.sum())
+        row["prefill_kv_positions"] = int(starts[chunk].sum())
+        row["prefill_pairs"] = prefill_pairs
         row["waiting"] = num_waiting
         row["swap_out_blocks"] = len(plan.swap_out)
         row["swap_in_blocks"] = len(plan.swap_in)

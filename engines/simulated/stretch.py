@@ -182,6 +182,7 @@ def _ledger(scheduler: Scheduler, quiet: Quiet, growth: Growth, starts_ns: IntAr
     ledger["decode_rows"] = ledger["active_slots"] = ledger["running"] = live
     ledger["dead_slots"] = dead
     ledger["kv_positions"] = quiet.live_kv + live * np.arange(steps)
+    ledger["decode_kv_positions"] = ledger["kv_positions"] + quiet.dead_kv
     ledger["idle_slots"] = scheduler.rows.num_slots - live - dead
     ledger["kv_used_blocks"] = growth.used
     ledger["kv_reserved_blocks"] = growth.reserved
