@@ -26,7 +26,7 @@ def wait_for_lines(path: Path, count: int, process: subprocess.Popen[str]) -> No
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_first_signal_keeps_partial_results(spawn: Spawn, number: signal.Signals) -> None:
     process = spawn("run", *ENDLESS, "--json")
     wait_for_lines(Path("out/requests.jsonl"), 5, process)

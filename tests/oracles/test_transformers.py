@@ -178,7 +178,7 @@ def test_greedy_tokens_equal_transformers_after_a_forced_preemption(twins: Twins
     assert [outputs_of(one) for one in requests] == twins.expected
 
 
-@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("depth", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_greedy_tokens_equal_transformers_after_swapping(twins: Twins, depth: int) -> None:
     config = SchedulerConfig(
         kv_blocks=17, max_model_len=256, max_num_seqs=8, watermark=0.0, on_kv_pressure="swap", swap_blocks=32
@@ -189,6 +189,7 @@ def test_greedy_tokens_equal_transformers_after_swapping(twins: Twins, depth: in
     assert [outputs_of(one) for one in requests] == twins.expected
 
 
+@pytest.mark.slow
 def test_greedy_tokens_equal_transformers_behind_shared_prefixes(twins: Twins) -> None:
     """Every prompt, and then all again, in two seats: the second time finds the blocks of the first."""
     config = SchedulerConfig(kv_blocks=160, max_model_len=256, max_num_seqs=2, block_size=4, prefix_caching=True)
