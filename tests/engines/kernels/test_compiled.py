@@ -15,6 +15,8 @@ import pytest
 import torch
 
 pytest.importorskip("triton", reason="triton is not installed: the GPU kernels go unchecked")
+
+pytestmark = pytest.mark.slow  # the compiler takes its time
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("TRITON_INTERPRET=1: nothing is compiled", allow_module_level=True)
 
