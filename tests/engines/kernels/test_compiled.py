@@ -15,14 +15,14 @@ import pytest
 import torch
 
 pytest.importorskip("triton", reason="triton is not installed: the GPU kernels go unchecked")
-
-pytestmark = pytest.mark.slow  # the compiler takes its time
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("TRITON_INTERPRET=1: nothing is compiled", allow_module_level=True)
 
 from engines.reference.kernels import triton_decode, triton_fused, triton_prefill, triton_sampling
 from engines.reference.model.config import SHAPES
 from tests.engines.kernels.aot import SHARED_LIMIT, Compiled, compiled, recorded
+
+pytestmark = pytest.mark.slow  # the compiler takes its time
 
 FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 CPU = torch.device("cpu")
