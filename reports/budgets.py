@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from reports.gate import LATENCY, RATES
+from reports.gate import LATENCY, RATES, latency_of, stat_of
 from reports.judge import OPEN_LOOP
 from reports.metrics import LATENCIES
 from reports.schema import Distribution, RunFile
@@ -37,13 +37,11 @@ class Budget:
     @property
     def latency(self) -> str | None:
         """The latency it is on ("ttft_ms"), None for a rate."""
-        match = LATENCY.fullmatch(self.metric)
-        return match["latency"] if match else None
+        return latency_of(self.metric)
 
     @property
     def stat(self) -> str | None:
-        match = LATENCY.fullmatch(self.metric)
-        return match["stat"] if match else None
+        return stat_of(self.metric)
 
     @property
     def limit(self) -> str:

@@ -30,20 +30,30 @@ class Sla:
     @property
     def latency(self) -> str | None:
         """The latency it bounds ("ttft_ms"), None if it bounds something else."""
-        match = LATENCY.fullmatch(self.metric)
-        return match["latency"] if match else None
+        return latency_of(self.metric)
 
     @property
     def stat(self) -> str | None:
         """p99, mean or max of that latency."""
-        match = LATENCY.fullmatch(self.metric)
-        return match["stat"] if match else None
+        return stat_of(self.metric)
 
     @property
     def quantile(self) -> float | None:
         """0.99 for p99, 0.999 for p999; None if it is not on a percentile."""
         stat = self.stat
         return float(f"0.{stat[1:]}") if stat and stat[0] == "p" else None
+
+
+def latency_of(metric: str) -> str | None:
+    """ttft_ms of p99_ttft_ms; None if it is not on a latency."""
+    match = LATENCY.fullmatch(metric)
+    return match["latency"] if match else None
+
+
+def stat_of(metric: str) -> str | None:
+    """p99 of p99_ttft_ms; None if it is not on a latency."""
+    match = LATENCY.fullmatch(metric)
+    return match["stat"] if match else None
 
 
 def parse(expr: str) -> Sla:

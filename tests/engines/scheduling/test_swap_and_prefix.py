@@ -141,7 +141,7 @@ def test_resuming_after_a_preemption_is_no_prefix_hit() -> None:
     d = _three(prefix_caching=True)
     assert d.steps["preempted"].sum() > 0
     assert d.steps["prefix_hit_tokens"].sum() == 0
-    assert d.steps["resume_hit_tokens"].sum() >= 0
+    assert d.steps["resume_hit_tokens"].sum() > 0
     assert _outputs(d) == _outputs(Driven.of().submit(*(_tokens(i, 4, 12, fill=i) for i in range(3))).drain())
 
 
