@@ -1,130 +1,181 @@
-"""A sweep: the points of its curve, the setting to choose, and what stops the next step."""
+"""A sweep's curve: what a run's point is, how repeats become one point, the knee and the Pareto frontier."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from reports.files import read_json, write_atomic
-from reports.limits import limit_of
-from reports.schema import SWEEP_SCHEMA, Point, Recommendation, RunFile, SlaResult, SweepFile, Value
+import msgspec
+from scipy.stats import t as student_t
+
+from reports.files import FolderError, read_json, write_atomic
+from reports.merging import merged_point
+from reports.schema import SWEEP_SCHEMA, Interval, Point, RunFile, SweepFile, Value
 
 SWEEP = "sweep.json"
-NEAR_BEST = 0.95  # of the best throughput: what lies between is within the noise of one run each
+ENOUGH_REPEATS = 3  # for an interval over repeats
+OWN_INTERVALS = {  # of a run, by the number they belong to
+    "p99_ttft_ms": "p99_ttft_ci_ms",
+    "p99_tpot_ms": "p99_tpot_ci_ms",
+    "p99_e2el_ms": "p99_e2el_ci_ms",
+}
+WITH_INTERVALS = ("output_token_per_s", "request_per_s", "goodput_per_s", "tokens_per_s_per_user", *OWN_INTERVALS)
 
 
-def point_of(value: Value, folder: str, run: RunFile, config_sha256: str = "") -> Point:
+@dataclass(frozen=True)
+class CurvePoint:
+    """One setting: medians over its repeats, and how far to trust them."""
+
+    point: Point  # the only run, or one whose numbers are medians over the runs
+    runs: tuple[Point, ...]  # that gave numbers; empty: none did, and point.error says why
+    # By field of Point. Over repeats, from 3 on: Student's 95 % interval of their mean. Else the runs' own 95 %
+    # intervals (of P99 latencies alone), from the lowest end to the highest.
+    intervals: dict[str, Interval] = field(default_factory=dict)
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        return self.point.values
+
+    @property
+    def label(self) -> str:
+        return short_label(self.point.values)
+
+
+def merge(points: Sequence[Point]) -> list[CurvePoint]:
+    """The points of a sweep as a curve: one per setting, in the order of `in_order`."""
+    repeats: dict[tuple[Value, ...], list[Point]] = {}
+    for point in in_order(points):
+        repeats.setdefault(point.values, []).append(point)
+    return [_merged(runs) for runs in repeats.values()]
+
+
+def _merged(points: Sequence[Point]) -> CurvePoint:
+    runs = tuple(one for one in points if one.error is None)
+    if not runs:
+        return CurvePoint(points[0], ())
+    intervals = {name: found for name in WITH_INTERVALS if (found := _interval(runs, name)) is not None}
+    return CurvePoint(merged_point(runs), runs, intervals)
+
+
+def _interval(runs: Sequence[Point], name: str) -> Interval | None:
+    if len(runs) >= ENOUGH_REPEATS:
+        found = [value for one in runs if (value := getattr(one, name)) is not None]
+        return mean_interval(found) if len(found) >= ENOUGH_REPEATS else None
+    if name not in OWN_INTERVALS:
+        return None
+    own: list[Interval | None] = [getattr(one, OWN_INTERVALS[name]) for one in runs]
+    known = [one for one in own if one is not None]
+    return (min(one[0] for one in known), max(one[1] for one in known)) if len(known) == len(runs) else None
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Student's interval of the mean of independent values, at least 2. What is measured here is never below 0."""
+    n, mean = len(values), statistics.fmean(values)
+    half = float(student_t.ppf((1 + confidence) / 2, n - 1)) * statistics.stdev(values) / math.sqrt(n)
+    return max(0.0, mean - half), mean + half
+
+
+def short_label(values: Sequence[Value]) -> str:
+    """8 · 8, 512 · true · 0.5, static"""
+    return ", ".join(str(one).lower() if isinstance(one, bool) else str(one) for one in values)
+
+
+def label_of(params: Sequence[str], values: Sequence[Value]) -> str:
+    """max-num-seqs 8, max-num-batched-tokens 512"""
+    return ", ".join(f"{param} {short_label([value])}" for param, value in zip(params, values, strict=True))
+
+
+def in_order(points: Iterable[Point]) -> list[Point]:
+    """By each parameter in turn: by size where its values are numbers, else in the order given. Repeats in theirs."""
+    listed = list(points)
+    if not listed:
+        return []
+    ranks = []
+    for column in zip(*(one.values for one in listed), strict=True):
+        kinds = list(dict.fromkeys(column))
+        ranks.append({one: at for at, one in enumerate(sorted(kinds, key=float) if numeric(kinds) else kinds)})
+    return sorted(listed, key=lambda one: (*(rank[v] for rank, v in zip(ranks, one.values, strict=True)), one.repeat))
+
+
+def numeric(values: Iterable[Value]) -> bool:
+    return all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in values)
+
+
+def series(curve: Sequence[CurvePoint]) -> dict[tuple[Value, ...], list[CurvePoint]]:
+    """The curve cut into one for each value of the parameters after the first: {(): all} with a single parameter."""
+    cut: dict[tuple[Value, ...], list[CurvePoint]] = {}
+    for one in curve:
+        cut.setdefault(one.values[1:], []).append(one)
+    return cut
+
+
+def neighbours(curve: Sequence[CurvePoint], values: Sequence[Value]) -> tuple[Point | None, Point | None]:
+    """The points before and after a setting, along the first parameter; all other values are the same."""
+    line = [one.point for one in curve if one.values[1:] == tuple(values[1:])]
+    at = next(at for at, one in enumerate(line) if one.values == tuple(values))
+    return line[at - 1] if at else None, line[at + 1] if at + 1 < len(line) else None
+
+
+def knee(curve: Sequence[CurvePoint], latency: str = "p99_tpot_ms") -> CurvePoint | None:
+    """Where throughput over latency is largest: beyond it, a percent more throughput costs more than a percent of
+    latency (Kleinrock's power; Proc. ICC 1979). None if no point has both. Invalid and overloaded points count too:
+    their latency is what says that they lie beyond."""
+    known = [one for one in curve if one.point.output_token_per_s and getattr(one.point, latency)]
+    return max(known, key=lambda one: power(one.point, latency), default=None)
+
+
+def power(point: Point, latency: str) -> float:
+    return float((point.output_token_per_s or 0.0) / getattr(point, latency))
+
+
+def pareto(curve: Sequence[CurvePoint]) -> list[CurvePoint]:
+    """Points that no other beats in both tokens/s per user and output tokens/s, by falling speed per user."""
+    known = [one for one in curve if one.point.tokens_per_s_per_user and one.point.output_token_per_s]
+    known.sort(key=lambda one: (one.point.tokens_per_s_per_user, one.point.output_token_per_s), reverse=True)
+    frontier: list[CurvePoint] = []
+    for one in known:
+        best = frontier[-1].point.output_token_per_s if frontier else None
+        if best is None or (one.point.output_token_per_s or 0.0) > best:
+            frontier.append(one)
+    return frontier
+
+
+def point_of(values: Sequence[Value], folder: str, run: RunFile, config_sha256: str = "", *, repeat: int = 0) -> Point:
     """The point a finished run gives. `folder` is relative to the sweep's. ValueError for a run without summary."""
     if run.summary is None:
         raise ValueError(f"{folder}: the run has no summary; rebuild it first")
     latency, throughput = run.summary.latency, run.summary.throughput
-    ttft = latency.ttft_sched_ms if run.workload.pacing.open_loop else latency.ttft_ms
+    opened = run.workload.pacing.open_loop
+    ttft, e2el = (latency.ttft_sched_ms, latency.e2el_sched_ms) if opened else (latency.ttft_ms, latency.e2el_ms)
+    tpot = latency.tpot_ms
     return Point(
-        value=value,
+        values=tuple(values),
+        repeat=repeat,
         folder=folder,
         config_sha256=config_sha256,
+        mode=run.engine.mode,
+        rate_per_s=run.workload.pacing.rate_per_s,
         output_token_per_s=throughput.output_token_per_s,
         request_per_s=throughput.request_per_s,
+        goodput_per_s=run.summary.goodput.request_per_s,
+        tokens_per_s_per_user=1000 / tpot.p50 if tpot.p50 else None,
         p50_ttft_ms=ttft.p50,
         p99_ttft_ms=ttft.p99,
-        p50_tpot_ms=latency.tpot_ms.p50,
-        p99_tpot_ms=latency.tpot_ms.p99,
+        p99_ttft_ci_ms=ttft.p99_ci,
+        p50_tpot_ms=tpot.p50,
+        p99_tpot_ms=tpot.p99,
+        p99_tpot_ci_ms=tpot.p99_ci,
+        p99_e2el_ms=e2el.p99,
+        p99_e2el_ci_ms=e2el.p99_ci,
         attainment=run.summary.goodput.attainment,
         signals=run.summary.signals,
         sla=run.sla,
         validity=run.validity,
         prediction=run.engine.prediction,
     )
-
-
-def recommend(param: str, points: Sequence[Point], sla: Sequence[str] = ()) -> Recommendation:
-    """The largest output throughput within the SLA; without one, the smallest value within 5 % of the best.
-
-    By point estimate: an SLA that is inconclusive at a point counts as met there, and the reason says so.
-    """
-    measured = in_order([one for one in points if one.error is None and one.output_token_per_s])
-    fit = [one for one in measured if _qualifies(one, bool(sla))]
-    if not fit:
-        return Recommendation(None, _why_none(measured), limit="sla" if measured and sla else "unknown", proven=False)
-    best = max(fit, key=_throughput)  # of equals the first, so the smallest value
-    if sla:
-        chosen = best
-        reason = f"{param} {chosen.value} has the largest throughput within the SLA, which {len(fit)} of "
-        reason += f"{len(measured)} values meet: {_numbers(chosen)}."
-    else:
-        chosen = next(one for one in fit if _throughput(one) >= NEAR_BEST * _throughput(best))
-        reason = f"{param} {chosen.value} is the smallest value within 5 % of the best throughput: {_numbers(chosen)}"
-        reason += "." if chosen is best else f", against {_throughput(best):,.0f} tok/s at {best.value}."
-    at = measured.index(chosen)
-    before = measured[at - 1] if at else None
-    beyond = measured[at + 1] if at + 1 < len(measured) else None
-    limit = limit_of(chosen, before, beyond)
-    unproven = [one for one in chosen.sla if one.verdict != "pass"]
-    return Recommendation(
-        value=chosen.value,
-        reason=" ".join([reason, limit.sentence, _unproven(unproven) if sla else ""]).strip(),
-        limit=limit.name,
-        proven=bool(sla) and not unproven,
-        evidence=limit.evidence,
-    )
-
-
-def in_order(points: Sequence[Point]) -> list[Point]:
-    """By value where the values are numbers, else as they were given."""
-    if any(isinstance(one.value, str) for one in points):
-        return list(points)
-    return sorted(points, key=lambda one: float(one.value))
-
-
-def _throughput(point: Point) -> float:
-    return point.output_token_per_s or 0.0
-
-
-def _qualifies(point: Point, judged: bool) -> bool:
-    """Percentiles of an overloaded run only measure how long it was, so no SLA is met there."""
-    verdict = point.validity.verdict if point.validity else "ok"
-    if verdict == "invalid" or (judged and verdict == "overloaded"):
-        return False
-    return not judged or all(one.verdict != "fail" and one.value is not None for one in point.sla)
-
-
-def _numbers(point: Point) -> str:
-    parts = [f"{_throughput(point):,.0f} tok/s"]
-    for name, value in (("TTFT", point.p99_ttft_ms), ("TPOT", point.p99_tpot_ms)):
-        if value is not None:
-            parts.append(f"P99 {name} {value:,.4g} ms")
-    return ", ".join(parts)
-
-
-def _unproven(results: Sequence[SlaResult]) -> str:
-    if not results:
-        return ""
-    needs = [f"{one.expr} ({f'at least {one.needed} needed' if one.needed else one.reason})" for one in results]
-    return f"Unproven, as too few requests were measured: {'; '.join(needs)}."
-
-
-def _why_none(measured: Sequence[Point]) -> str:
-    if not measured:
-        return "No value gave a throughput."
-    if all(one.validity and one.validity.verdict == "invalid" for one in measured):
-        return "Every run was invalid: " + "; ".join(measured[0].validity.reasons if measured[0].validity else ())
-    failing = [(one, worst) for one in measured if (worst := _worst_miss(one)) is not None]
-    if not failing:
-        return "No value meets the SLA: the runs are overloaded, or the metric was not measured."
-    point, miss = min(failing, key=lambda pair: _excess(pair[1]))
-    shown = "too many requests failed" if miss.value is None else f"{miss.metric} is {miss.value:,.4g} there"
-    return f"No value meets the SLA; {point.value} comes closest to {miss.expr}: {shown}."
-
-
-def _worst_miss(point: Point) -> SlaResult | None:
-    return max((one for one in point.sla if one.verdict == "fail"), key=_excess, default=None)
-
-
-def _excess(result: SlaResult) -> float:
-    """How far off, as a factor above 1, whichever side of the bound is the right one."""
-    if result.value is None or result.value <= 0 or result.bound <= 0:
-        return float("inf")
-    return max(result.value / result.bound, result.bound / result.value)
 
 
 def write_sweep(folder: Path, sweep: SweepFile) -> None:
@@ -134,4 +185,11 @@ def write_sweep(folder: Path, sweep: SweepFile) -> None:
 
 def read_sweep(folder: Path) -> SweepFile:
     """sweep.json, typed. FolderError if it is missing, broken or of another schema."""
-    return read_json(folder / SWEEP, SweepFile, SWEEP_SCHEMA)
+    path = folder / SWEEP
+    found = read_json(path, dict[str, msgspec.Raw]).get("schema")
+    if found is not None and bytes(found) == b'"cbbench.sweep/1"':
+        raise FolderError(
+            f"{path}: an older cbbench wrote it (cbbench.sweep/1); sweep again into another folder. Its runs can still "
+            "be read one by one"
+        )
+    return read_json(path, SweepFile, SWEEP_SCHEMA)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reports.curves import short_label
 from reports.schema import Point
 
 BUSY = 0.8  # share of the time from which a device has little left to give
@@ -36,40 +37,43 @@ def limit_of(chosen: Point, before: Point | None, beyond: Point | None) -> Limit
     missed = [one for one in beyond.sla if one.verdict == "fail"] if beyond is not None else []
     if beyond is not None and missed:
         shown = ", ".join(f"{one.metric} {_ms(one.value)} against {one.bound:g}" for one in missed)
-        sentence += f" {beyond.value} misses the SLA ({shown})."
+        sentence += f" {short_label(beyond.values)} misses the SLA ({shown})."
         name = name if name in ("kv", "compute", "host") else "sla"
     return Limit(name, sentence, _evidence(chosen, beyond))
 
 
 def _cause(left: Point | None, right: Point) -> tuple[str, str]:
-    signals = right.signals
+    signals, at = right.signals, short_label(right.values)
     busy, waiting = signals.device_busy, signals.waiting_mean
     out_of_kv = signals.blocked.get("kv", 0.0) + signals.blocked.get("watermark", 0.0)
     if signals.preemptions or out_of_kv >= OFTEN:
         usage = "" if signals.kv_usage_peak is None else f", KV usage peaks at {signals.kv_usage_peak:.0%}"
         return "kv", (
-            f"KV memory is the limit at {right.value} ({signals.preemptions or 0} preemptions, the queue is held by KV "
+            f"KV memory is the limit at {at} ({signals.preemptions or 0} preemptions, the queue is held by KV "
             f"in {out_of_kv:.0%} of the steps{usage})"
         )
     if waiting is not None and waiting < 1:
-        return "demand", f"nobody waits at {right.value} ({waiting:.1f} on average), so there is no more load to batch"
+        return (
+            "demand",
+            f"nobody waits at {at} ({waiting:.1f} on average), so there is no more load to batch",
+        )
     slower, faster = _ratios(left, right)
     if busy is not None and busy >= BUSY and slower >= SLOWER and slower > faster:
         assert left is not None
         return "compute", (
-            f"compute is the limit at {right.value} (device {busy:.0%} busy, median TPOT {_ms(left.p50_tpot_ms)} to "
+            f"compute is the limit at {at} (device {busy:.0%} busy, median TPOT {_ms(left.p50_tpot_ms)} to "
             f"{_ms(right.p50_tpot_ms)} ms for {faster:.2f}x the throughput)"
         )
     if busy is not None and busy < IDLE and waiting is not None and waiting >= 1:
         return "host", (
-            f"the host is the limit at {right.value} (the device is only {busy:.0%} busy while {waiting:.1f} requests "
+            f"the host is the limit at {at} (the device is only {busy:.0%} busy while {waiting:.1f} requests "
             "wait on average)"
         )
     for key, name, what in (("rows", "slots", "a seat"), ("tokens", "token_budget", "the step's token budget")):
         share = signals.blocked.get(key, 0.0)
         if share >= OFTEN:
-            return name, f"requests still wait for {what} at {right.value}, in {share:.0%} of the steps"
-    return "unknown", f"no signal stands out at {right.value}"
+            return name, f"requests still wait for {what} at {at}, in {share:.0%} of the steps"
+    return "unknown", f"no signal stands out at {at}"
 
 
 def _ratios(left: Point | None, right: Point) -> tuple[float, float]:
@@ -92,7 +96,7 @@ def _evidence(chosen: Point, beyond: Point | None) -> dict[str, float | int | st
             continue
         signals = point.signals
         evidence |= {
-            f"{prefix}value": point.value,
+            f"{prefix}setting": short_label(point.values),
             f"{prefix}output_token_per_s": point.output_token_per_s,
             f"{prefix}p99_ttft_ms": point.p99_ttft_ms,
             f"{prefix}p50_tpot_ms": point.p50_tpot_ms,

@@ -20,9 +20,10 @@ from cbbench.experiment.bench import criteria_of
 from cbbench.experiment.run import default_folder, measure
 from cbbench.experiment.servers import Benches, BenchPerPoint, OneBench
 from engines.base import EngineError
-from reports.curves import point_of, read_sweep, recommend, write_sweep
+from reports.curves import point_of, read_sweep, short_label, write_sweep
 from reports.folder import rebuild
 from reports.gate import exit_code
+from reports.recommend import recommend
 from reports.render.sweep import sweep_view
 from reports.schema import Point, SweepFile, Value
 
@@ -55,14 +56,14 @@ def sweep(param: str, values_text: str, given: Mapping[str, Any]) -> int:
     folder = Path(base.output) if base.output else default_folder(f"sweep-{param}")
     earlier = sweep_before(folder, param)
     # Points without numbers are tried again.
-    before = {point.value: point for point in earlier.points if point.error is None} if earlier else {}
+    before = {point.values[0]: point for point in earlier.points if point.error is None} if earlier else {}
     # The order asked for is kept; only points from before that are not asked for again need a place among the others.
     values = asked if set(before) <= set(asked) else sorted({*asked, *before})
     targets = [target_of(param, value, given) for value in values]
     known_sha256 = earlier.workload_sha256 if earlier and before else None
     benches: Benches = OneBench(base) if base.launch is None else BenchPerPoint(known_sha256)
     done = {value: judged_anew(folder, point, targets, benches.plan_sha256) for value, point in before.items()}
-    state = SweepFile(param=param, values=tuple(one.value for one in targets), sla=base.sla)
+    state = SweepFile(params=(param,), settings=tuple((one.value,) for one in targets), sla=base.sla)
     state, interrupted = run_targets(benches, targets, folder, state, done)
     show(state, folder, json=base.json)
     print(f"results in {folder}", file=sys.stderr)
@@ -123,21 +124,21 @@ def sweep_before(folder: Path, param: str) -> SweepFile | None:
     if not (folder / "sweep.json").exists():
         raise UsageError(f"--output: {folder} is not empty and holds no sweep")
     before = read_sweep(folder)
-    if before.param != param:
-        raise UsageError(f"--output: {folder} holds a sweep of {before.param}, not of {param}")
+    if before.params != (param,):
+        raise UsageError(f"--output: {folder} holds a sweep of {', '.join(before.params)}, not of {param}")
     return before
 
 
 def judged_anew(folder: Path, point: Point, targets: Sequence[Target], plan_sha256: str | None) -> Point:
     """A finished point under the SLAs of this call. UsageError if it was measured with other settings."""
-    target = next(one for one in targets if one.value == point.value)
+    target = next(one for one in targets if one.value == point.values[0])
     result = rebuild(folder / point.folder, criteria_of(target.config))
     if point.config_sha256 != target.config_sha256 or result.workload.sha256 != plan_sha256:
         raise UsageError(
-            f"--output: {folder} has a point {point.value} that was measured with other settings; "
+            f"--output: {folder} has a point {short_label(point.values)} that was measured with other settings; "
             "choose another folder, or repeat the settings to resume"
         )
-    return point_of(point.value, point.folder, result, point.config_sha256)
+    return point_of(point.values, point.folder, result, point.config_sha256)
 
 
 def run_targets(
@@ -147,7 +148,7 @@ def run_targets(
     folder.mkdir(parents=True, exist_ok=True)
     state = save(folder, state, done, benches.plan_sha256)
     for number, target in enumerate(targets, start=1):
-        title = f"{number}/{len(targets)} {state.param} {target.value}"
+        title = f"{number}/{len(targets)} {state.params[0]} {target.value}"
         print(title + (": already there" if target.value in done else ""), file=sys.stderr)
         if target.value in done:
             continue
@@ -170,18 +171,18 @@ def measure_target(benches: Benches, target: Target, folder: Path, title: str) -
     except (EngineError, UsageError) as error:  # this value cannot run; others may
         print(f"{title}: {error}", file=sys.stderr)
         return Point(
-            value=target.value,
+            values=(target.value,),
             folder=target.folder,
             config_sha256=target.config_sha256,
             error=str(error),
             exit_code=error.exit_code if isinstance(error, EngineError) else 2,
         )
-    return None if result.interrupted else point_of(target.value, target.folder, result, target.config_sha256)
+    return None if result.interrupted else point_of((target.value,), target.folder, result, target.config_sha256)
 
 
 def save(folder: Path, state: SweepFile, done: Mapping[Value, Point], plan_sha256: str | None) -> SweepFile:
-    points = tuple(done[value] for value in state.values if value in done)
-    recommendation = recommend(state.param, points, state.sla) if points else None
+    points = tuple(done[value] for (value,) in state.settings if value in done)
+    recommendation = recommend(state.params, points, state.sla) if points else None
     state = msgspec.structs.replace(state, points=points, recommendation=recommendation, workload_sha256=plan_sha256)
     write_sweep(folder, state)
     return state
@@ -200,7 +201,7 @@ def code_of(state: SweepFile, interrupted: bool) -> int:
     ran = [point for point in state.points if point.error is None]
     invalid = bool(ran) and all(point.validity and point.validity.verdict == "invalid" for point in ran)
     no_server = any(point.exit_code == NO_SERVER for point in state.points)
-    missed = bool(state.sla) and (state.recommendation is None or state.recommendation.value is None)
+    missed = bool(state.sla) and (state.recommendation is None or state.recommendation.values is None)
     return exit_code(
         interrupted=interrupted,
         usage_error=not ran and not no_server,

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from reports.curves import in_order
+from reports.curves import merge, short_label
 from reports.render.plot import curve
 from reports.render.words import number, share, verdict
 from reports.schema import Point, SweepFile
@@ -32,18 +32,24 @@ DECIDING = ("tok/s", "P99 TTFT", "P99 TPOT")
 def sweep_table(sweep: SweepFile, *, width: int = 100) -> Table:
     """One row per point; the recommended one is marked. A narrow terminal gets the columns that decide."""
     columns = COLUMNS if width >= WIDE else [one for one in COLUMNS if one[0] in DECIDING]
-    table = Table(title=f"sweep of {sweep.param}", title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for name in (sweep.param, *(name for name, _ in columns)):
+    table = Table(
+        title=f"sweep of {name_of(sweep)}", title_justify="left", header_style="bold", box=None, pad_edge=False
+    )
+    for name in (name_of(sweep), *(name for name, _ in columns)):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("SLA" if sweep.sla else "")
-    chosen = sweep.recommendation.value if sweep.recommendation else None
-    for point in in_order(sweep.points):
-        marked = chosen is not None and point.value == chosen
-        name = f"{'→ ' if marked else ''}{point.value}"
+    chosen = sweep.recommendation.values if sweep.recommendation else None
+    for point in (one.point for one in merge(sweep.points)):
+        marked = chosen is not None and point.values == chosen
+        name = f"{'→ ' if marked else ''}{short_label(point.values)}"
         table.add_row(name, *(show(point) for _, show in columns), _verdict(point), style="bold" if marked else "")
     table.caption = "latencies in ms"
     table.caption_justify = "left"
     return table
+
+
+def name_of(sweep: SweepFile) -> str:
+    return ", ".join(sweep.params)
 
 
 def _verdict(point: Point) -> Text:
@@ -75,13 +81,14 @@ def sweep_view(sweep: SweepFile, *, width: int = 100) -> RenderableType:
 
 def _plot(sweep: SweepFile, name: str, key: str, width: int) -> Text:
     room = (width - 4) // 2 if width >= SIDE_BY_SIDE_WIDTH else width
-    points = [one for one in in_order(sweep.points) if one.output_token_per_s and getattr(one, key) is not None]
+    curve_points = [one.point for one in merge(sweep.points)]
+    points = [one for one in curve_points if one.output_token_per_s and getattr(one, key) is not None]
     return curve(
         [one.output_token_per_s or 0.0 for one in points],
         [getattr(one, key) for one in points],
-        [str(one.value) for one in points],
+        [short_label(one.values) for one in points],
         x_name="output tok/s",
-        y_name=f"P99 {name} in ms, by {sweep.param}",
+        y_name=f"P99 {name} in ms, by {name_of(sweep)}",
         width=min(room, 100),
         height=12,
     )
@@ -91,7 +98,7 @@ def _recommendation(sweep: SweepFile) -> Text:
     advice = sweep.recommendation
     if advice is None:
         return Text("no recommendation yet", style="dim")
-    if advice.value is None:
+    if advice.values is None:
         return Text.assemble(("No recommendation. ", "bold red"), advice.reason)
     proven = advice.proven or not sweep.sla
     head = ("Recommended: ", "bold green") if proven else ("Recommended, unproven: ", "bold yellow")

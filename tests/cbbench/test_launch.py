@@ -92,7 +92,7 @@ def test_a_server_per_point(cbbench: Call) -> None:
     outcome = cbbench(*sweep, "--values", "0,1,3", "--json")
     assert outcome.code == 0, outcome.err
     state = json.loads(outcome.out)
-    assert [point["value"] for point in state["points"]] == [0, 1, 3]
+    assert [point["values"] for point in state["points"]] == [[0], [1], [3]]
     error = state["points"][0]["error"]
     assert error.startswith("the launched server ended before it was ready (exit code 2); its log (")
     assert "\n  | error: --max-num-seqs: must be a whole number" in error
@@ -130,7 +130,7 @@ def test_no_server_at_any_point(cbbench: Call, script: Callable[[str], str]) -> 
     outcome = cbbench("sweep", "knob", "--values", "a b,c/d", "--launch", launch, *WORK, "-o", "out")
     assert outcome.code == 6
     points = json.loads(Path("out/sweep.json").read_text())["points"]
-    assert [point["value"] for point in points] == ["a b", "c/d"]
+    assert [point["values"] for point in points] == [["a b"], ["c/d"]]
     assert len({point["folder"] for point in points}) == 2
     assert points[0]["error"].endswith("\n  | no a b today")
 

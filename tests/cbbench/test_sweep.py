@@ -26,11 +26,11 @@ def test_points_share_the_plan_and_differ_in_text(cbbench: Call) -> None:
     outcome = cbbench(*SWEEP, "--values", "1,4", "--json")
     assert outcome.code == 0
     assert json.loads(outcome.out) == state()
-    assert [point["value"] for point in state()["points"]] == [1, 4]
+    assert [point["values"] for point in state()["points"]] == [[1], [4]]
     runs = [json.loads(Path("out", point["folder"], "run.json").read_text()) for point in state()["points"]]
     assert {run["workload"]["sha256"] for run in runs} == {state()["workload_sha256"]}
     assert runs[0]["workload"]["prompt_seed"] != runs[1]["workload"]["prompt_seed"]
-    assert state()["recommendation"]["value"] in (1, 4)
+    assert state()["recommendation"]["values"] in ([1], [4])
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_finished_points_are_kept_and_new_ones_added(cbbench: Call) -> None:
     outcome = cbbench(*SWEEP, "--values", "1,2", "--sla", "p99_ttft_ms<=1000000")
     assert outcome.code == 0
     assert outcome.err.count("already there") == 2
-    assert [point["value"] for point in state()["points"]] == [1, 2, 4]
+    assert [point["values"] for point in state()["points"]] == [[1], [2], [4]]
     assert all(point["sla"] for point in state()["points"]), "old points are judged by the new SLA"
     assert Path("out/max-num-seqs-4/requests.jsonl").read_bytes() == before
 
@@ -73,10 +73,10 @@ def test_ctrl_c_then_resume(spawn: Callable[..., subprocess.Popen[str]], cbbench
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert [point["value"] for point in state()["points"]] == [8]
+    assert [point["values"] for point in state()["points"]] == [[8]]
     first = Path("out/max-num-seqs-8/requests.jsonl").read_bytes()
     assert cbbench(*long).code == 0
-    assert [point["value"] for point in state()["points"]] == [8, 1]
+    assert [point["values"] for point in state()["points"]] == [[8], [1]]
     assert Path("out/max-num-seqs-8/requests.jsonl").read_bytes() == first
     assert len(Path("out/max-num-seqs-1/requests.jsonl").read_text().splitlines()) == 100
 
@@ -84,7 +84,7 @@ def test_ctrl_c_then_resume(spawn: Callable[..., subprocess.Popen[str]], cbbench
 def test_no_point_meets_the_sla(cbbench: Call) -> None:
     outcome = cbbench(*SWEEP, "--values", "1,4", "--sla", "p99_ttft_ms<=0.000001")
     assert outcome.code == 3
-    assert state()["recommendation"]["value"] is None
+    assert state()["recommendation"]["values"] is None
 
 
 def test_a_value_that_cannot_run_does_not_stop_the_others(cbbench: Call) -> None:

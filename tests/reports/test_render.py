@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from engines.base import RunRecord, Stint
-from reports.curves import point_of, recommend
+from reports.curves import point_of
+from reports.recommend import recommend
 from reports.render.plot import Axis, curve, tick
 from reports.render.sweep import sweep_view
 from reports.render.terminal import run_view, side_by_side
@@ -194,7 +195,7 @@ def test_many_slots_and_narrow_terminals() -> None:
 def sweep() -> SweepFile:
     points = tuple(
         Point(
-            value=value,
+            values=(value,),
             folder=str(value),
             output_token_per_s=speed,
             p99_ttft_ms=ttft,
@@ -205,9 +206,14 @@ def sweep() -> SweepFile:
         )
         for value, speed, ttft, tpot in ((1, 80, 9000, 12), (4, 260, 3000, 15), (16, 610, 900, 25), (32, 620, 850, 48))
     )
-    failed = Point(value=64, folder="64", error="out of memory\nand more")
-    advice = recommend("max-num-seqs", [*points, failed])
-    return SweepFile(param="max-num-seqs", values=(1, 4, 16, 32, 64), points=(*points, failed), recommendation=advice)
+    failed = Point(values=(64,), folder="64", error="out of memory\nand more")
+    advice = recommend(["max-num-seqs"], [*points, failed])
+    return SweepFile(
+        params=("max-num-seqs",),
+        settings=((1,), (4,), (16,), (32,), (64,)),
+        points=(*points, failed),
+        recommendation=advice,
+    )
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])
@@ -218,7 +224,7 @@ def test_a_sweep_at_any_width(width: int) -> None:
     assert "and more" not in text
     assert "P99 TTFT in ms, by max-num-seqs (log)" in text
     assert "P99 TPOT in ms, by max-num-seqs" in text
-    assert "Recommended: max-num-seqs 16 is the smallest value within 5 %" in " ".join(text.split())
+    assert "Recommended: max-num-seqs 16 is the smallest setting within 5 %" in " ".join(text.split())
     assert "compute is the limit at 32" in " ".join(text.split())
     assert text.count("●") == 8
 
@@ -260,8 +266,8 @@ def test_a_prediction_is_called_one_wherever_it_is_shown() -> None:
     run = completed_run(record([row(i, [5.0, 9.0]) for i in range(5)]), header())
     label = "UNCALIBRATED: roofline of an h100"
     simulated = msgspec.structs.replace(run, engine=EngineInfo(kind="simulated", config={"law_label": label}))
-    point = point_of(8, "max-num-seqs-8", simulated, "")
-    swept = SweepFile(param="max-num-seqs", values=(8,), points=(point,))
+    point = point_of([8], "max-num-seqs-8", simulated, "")
+    swept = SweepFile(params=("max-num-seqs",), settings=((8,),), points=(point,))
     for view in (run_view(simulated), side_by_side([run, simulated]), sweep_view(swept)):
         assert label in shown(view)
     assert "predicted" not in shown(run_view(run))

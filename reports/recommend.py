@@ -1,0 +1,94 @@
+"""The setting of a sweep to choose, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reports.curves import label_of, merge, neighbours, short_label
+from reports.limits import limit_of
+from reports.schema import Point, Recommendation, SlaResult
+
+NEAR_BEST = 0.95  # of the best throughput: what lies between is within the noise of one run each
+
+
+def recommend(params: Sequence[str], points: Sequence[Point], sla: Sequence[str] = ()) -> Recommendation:
+    """The largest output throughput within the SLA; without one, the smallest setting within 5 % of the best.
+
+    By point estimate: an SLA that is inconclusive at a point counts as met there, and the reason says so.
+    """
+    measured = [one for one in merge(points) if one.runs and one.point.output_token_per_s]
+    fit = [one.point for one in measured if qualifies(one.point, bool(sla))]
+    if not fit:
+        reason = _why_none([one.point for one in measured])
+        return Recommendation(None, reason, limit="sla" if measured and sla else "unknown", proven=False)
+    best = max(fit, key=_throughput)  # of equals the first, so the smallest
+    if sla:
+        chosen = best
+        reason = f"{label_of(params, chosen.values)} has the largest throughput within the SLA, which {len(fit)} of "
+        reason += f"{len(measured)} settings meet: {_numbers(chosen)}."
+    else:
+        chosen = next(one for one in fit if _throughput(one) >= NEAR_BEST * _throughput(best))
+        reason = f"{label_of(params, chosen.values)} is the smallest setting within 5 % of the best throughput: "
+        reason += _numbers(chosen)
+        better = f", against {_throughput(best):,.0f} tok/s at {short_label(best.values)}."
+        reason += "." if chosen is best else better
+    limit = limit_of(chosen, *neighbours(measured, chosen.values))
+    unproven = [one for one in chosen.sla if one.verdict != "pass"]
+    return Recommendation(
+        values=chosen.values,
+        reason=" ".join([reason, limit.sentence, _unproven(unproven) if sla else ""]).strip(),
+        limit=limit.name,
+        proven=bool(sla) and not unproven,
+        evidence=limit.evidence,
+    )
+
+
+def _throughput(point: Point) -> float:
+    return point.output_token_per_s or 0.0
+
+
+def qualifies(point: Point, judged: bool) -> bool:
+    """Percentiles of an overloaded run only measure how long it was, so no SLA is met there."""
+    verdict = point.validity.verdict if point.validity else "ok"
+    if verdict == "invalid" or (judged and verdict == "overloaded"):
+        return False
+    return not judged or all(one.verdict != "fail" and one.value is not None for one in point.sla)
+
+
+def _numbers(point: Point) -> str:
+    parts = [f"{_throughput(point):,.0f} tok/s"]
+    for name, value in (("TTFT", point.p99_ttft_ms), ("TPOT", point.p99_tpot_ms)):
+        if value is not None:
+            parts.append(f"P99 {name} {value:,.4g} ms")
+    return ", ".join(parts)
+
+
+def _unproven(results: Sequence[SlaResult]) -> str:
+    if not results:
+        return ""
+    needs = [f"{one.expr} ({f'at least {one.needed} needed' if one.needed else one.reason})" for one in results]
+    return f"Unproven, as too few requests were measured: {'; '.join(needs)}."
+
+
+def _why_none(measured: Sequence[Point]) -> str:
+    if not measured:
+        return "No setting gave a throughput."
+    if all(one.validity and one.validity.verdict == "invalid" for one in measured):
+        return "Every run was invalid: " + "; ".join(measured[0].validity.reasons if measured[0].validity else ())
+    failing = [(one, worst) for one in measured if (worst := _worst_miss(one)) is not None]
+    if not failing:
+        return "No setting meets the SLA: the runs are overloaded, or the metric was not measured."
+    point, miss = min(failing, key=lambda pair: _excess(pair[1]))
+    shown = "too many requests failed" if miss.value is None else f"{miss.metric} is {miss.value:,.4g} there"
+    return f"No setting meets the SLA; {short_label(point.values)} comes closest to {miss.expr}: {shown}."
+
+
+def _worst_miss(point: Point) -> SlaResult | None:
+    return max((one for one in point.sla if one.verdict == "fail"), key=_excess, default=None)
+
+
+def _excess(result: SlaResult) -> float:
+    """How far off, as a factor above 1, whichever side of the bound is the right one."""
+    if result.value is None or result.value <= 0 or result.bound <= 0:
+        return float("inf")
+    return max(result.value / result.bound, result.bound / result.value)
