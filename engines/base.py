@@ -6,6 +6,7 @@ afterwards, so a definition can change without running again.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.scheduling.ledger import LEDGER, StepArray
+from engines.step_runs import StepRuns
 from workloads.pacing import Pacing
 from workloads.plan import IntColumn, RequestPlan
 
@@ -119,6 +121,18 @@ class RequestRow(msgspec.Struct, frozen=True):
     first_answer: int | None = None  # first token of the answer, where reasoning came before it
 
 
+class GpuSample(msgspec.Struct, frozen=True):
+    """What the GPU said of itself at one moment; see engines.telemetry. None is what it did not say."""
+
+    utilization: float | None = None  # share of the driver's last interval in which any kernel ran, 0..1
+    memory_used_bytes: int | None = None  # by all processes
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    slowed_by: tuple[str, ...] | None = None  # why its clocks are lower than they could be; empty: they are not
+
+
 class Signal(msgspec.Struct, frozen=True):
     """One sample of what a person tunes by; a line of signals.jsonl."""
 
@@ -133,6 +147,7 @@ class Signal(msgspec.Struct, frozen=True):
     output_tokens: int  # so far
     ttft_ms: float | None = None  # median of the requests that got their first token since the last sample
     tpot_ms: float | None = None  # mean time of a decode step's token since the last sample
+    gpu: GpuSample | None = None  # None: no GPU, or nobody asks it
 
 
 class Observer(Protocol):
@@ -162,13 +177,27 @@ class SilentObserver:
     def sampled(self, signal: Signal) -> None: ...
 
 
+class Rows(Sequence[RequestRow]):
+    """Rows that are kept as columns, so that nobody need build a million RequestRow (see engines/request_table.py)."""
+
+    @abstractmethod
+    def column(self, name: str) -> IntColumn: ...
+
+    @abstractmethod
+    def labels(self, name: str) -> tuple[list[str | None], IntColumn]: ...
+
+    @abstractmethod
+    def first_steps(self) -> IntColumn: ...
+
+
 @dataclass(frozen=True, eq=False)
 class RunRecord:
     """Raw events of a run as columns; row j is the j-th request that ended."""
 
     planned: int
     rows: Sequence[RequestRow]
-    event_values: NDArray[np.uint32]  # all token events, request after request; see event_unit
+    # All token events, request after request; see event_unit. A slice of either is an array.
+    event_values: NDArray[np.uint32] | StepRuns
     event_unit: EventUnit  # "step": number of the step that gave the token; "us": gap to the event before
     steps: StepArray = field(default_factory=lambda: np.empty(0, LEDGER))
     signals: Sequence[Signal] = ()
@@ -179,26 +208,50 @@ class RunRecord:
 
     def column_ns(self, name: str) -> IntColumn:
         """A time column of the rows (`scheduled`, `sent`, `first`, ...) as int64 ns, MISSING where it never came."""
+        if isinstance(self.rows, Rows):
+            return self.rows.column(name)
         return np.array([MISSING if (t := getattr(row, name)) is None else t for row in self.rows], dtype=np.int64)
 
     def column(self, name: str) -> IntColumn:
         """A count column of the rows (`prompt_tokens`, `output_tokens`, `events`, ...) as int64."""
+        if isinstance(self.rows, Rows):
+            return self.rows.column(name)
         return np.fromiter(map(attrgetter(name), self.rows), np.int64, len(self.rows))
 
-    def event_times_ns(self) -> IntColumn:
-        """Time of every token event, aligned with event_values.
+    def labels(self, name: str) -> tuple[list[str | None], IntColumn]:
+        """(the texts in a column of the rows: `status`, `finish_reason`, `tenant`, ...; which of them each row has)."""
+        if isinstance(self.rows, Rows):
+            return self.rows.labels(name)
+        codes: dict[str | None, int] = {}
+        column = [codes.setdefault(getattr(row, name), len(codes)) for row in self.rows]
+        return list(codes), np.array(column, dtype=np.int64)
+
+    def where(self, name: str, text: str) -> NDArray[np.bool_]:
+        """The rows in which the column `name` says `text`."""
+        texts, codes = self.labels(name)
+        return codes == texts.index(text) if text in texts else np.zeros(len(self), dtype=np.bool_)
+
+    def first_steps(self) -> IntColumn:
+        """The step in which each request got its first seat; 0: it never had one, or seats are not seen."""
+        if isinstance(self.rows, Rows):
+            return self.rows.first_steps()
+        return np.fromiter((row.stints[0].admitted if row.stints else 0 for row in self.rows), np.int64, len(self))
+
+    def event_times_ns(self, begin: int = 0, end: int | None = None) -> IntColumn:
+        """Time of the token events begin:end, aligned with event_values; both must lie between two requests.
 
         In steps, an event happens when its step ends; in gaps, it is the request's first time plus the gaps since.
         """
         if self.event_unit == "step":
             # Step k is row k-1 of the ledger, as steps count from 1 and every step is recorded.
-            return self.steps["end_ns"][self.event_values.astype(np.int64) - 1].astype(np.int64)
-        total = np.cumsum(self.event_values, dtype=np.int64) * 1000
-        count = self.column("events")
-        streamed = count > 0
-        at, count, first = self.column("events_at")[streamed], count[streamed], self.column_ns("first")[streamed]
+            return self.steps["end_ns"][self.event_values[begin:end].astype(np.int64) - 1].astype(np.int64)
+        values = self.event_values[begin:end]
+        total = np.cumsum(values, dtype=np.int64) * 1000
+        at, count = self.column("events_at") - begin, self.column("events")
+        inside = (count > 0) & (at >= 0) & (at < len(values))
+        at, count, first = at[inside], count[inside], self.column_ns("first")[inside]
         where = np.arange(count.sum()) + np.repeat(at - (np.cumsum(count) - count), count)
-        times = np.zeros(total.shape[0], dtype=np.int64)
+        times = np.zeros(len(values), dtype=np.int64)
         times[where] = total[where] + np.repeat(first - total[at], count)
         return times
 

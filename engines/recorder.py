@@ -6,35 +6,37 @@ a request's token events never point at steps that are not there.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Sequence
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engines.base import Observer, RequestRow, RunRecord, Signal, Status
+from engines.request_table import RequestTable
 from engines.scheduling.ledger import LEDGER
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Outcome
+from engines.step_runs import StepRuns
 
 SIGNAL_PERIOD_NS = 250_000_000
 CHUNK_STEPS = 256
-RUNS_AT_ONCE = 4096
+THINNING = 1000  # of a virtual run: what is past is sampled so finely, and no finer
 
 _STATUS: dict[str | None, Status] = {"stop": "completed", "length": "completed", "aborted": "cancelled"}
 
 
 class Recorder:
-    def __init__(self, observer: Observer, planned: int, kv_blocks: int) -> None:
+    """thinned: samples come ever more rarely, as a virtual run may last for days; a live view of a real one wants them
+    four times a second."""
+
+    def __init__(self, observer: Observer, planned: int, kv_blocks: int, *, thinned: bool = False) -> None:
         self._observer = observer
         self._planned = planned
-        self._rows: list[RequestRow] = []
-        self._events = _Events()
+        self._rows = RequestTable()
+        self._events = StepRuns()
         self._steps = np.zeros(CHUNK_STEPS, LEDGER)  # grows when full
         self._num_steps = 0
         self._told = 0  # steps that the observer has
-        self._signals = _Signals(kv_blocks)
+        self._signals = _Signals(kv_blocks, thinned)
         self._signal_list: list[Signal] = []
 
     def take(self, outcome: Outcome, now_ns: int) -> None:
@@ -60,7 +62,7 @@ class Recorder:
         return RunRecord(
             planned=self._planned,
             rows=self._rows,
-            event_values=self._events.values(),
+            event_values=self._events,
             event_unit="step",
             steps=self._steps[: self._num_steps],
             signals=self._signal_list,
@@ -92,47 +94,21 @@ class Recorder:
             tenant=request.tenant,
             priority=request.priority,
             preemptions=request.preemptions,
-            events_at=self._events.total,
+            events_at=len(self._events),
             events=request.output_tokens,
             stints=tuple(request.stints),
         )
         self._rows.append(row)
-        self._events.add(request.event_runs)
+        self._events.append(request.event_runs)
         self._observer.request_ended(row, request.event_steps())
-
-
-class _Events:
-    """Step numbers of all token events as runs (first, count): a few bytes a request, not four a token."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._first = array("I")
-        self._count = array("I")
-
-    def add(self, runs: Iterable[Sequence[int]]) -> None:
-        for first, count in runs:
-            self._first.append(first)
-            self._count.append(count)
-            self.total += count
-
-    def values(self) -> NDArray[np.uint32]:
-        """All of them spelled out, some thousand runs at a time, so that nothing but the result is large."""
-        out = np.empty(self.total, np.uint32)
-        at = 0
-        for begin in range(0, len(self._first), RUNS_AT_ONCE):
-            first = np.array(self._first[begin : begin + RUNS_AT_ONCE], dtype=np.int64)
-            count = np.array(self._count[begin : begin + RUNS_AT_ONCE], dtype=np.int64)
-            events = int(count.sum())
-            out[at : at + events] = np.arange(events) + np.repeat(first - (np.cumsum(count) - count), count)
-            at += events
-        return out
 
 
 class _Signals:
     """Sums since the last sample."""
 
-    def __init__(self, kv_blocks: int) -> None:
+    def __init__(self, kv_blocks: int, thinned: bool) -> None:
         self._kv_blocks = kv_blocks
+        self._thinned = thinned
         self.due_ns = SIGNAL_PERIOD_NS
         self._last_ns = 0
         self._last_end_ns = 0
@@ -180,5 +156,5 @@ class _Signals:
         )
         self._clear()
         self._last_ns = now_ns
-        self.due_ns = now_ns + SIGNAL_PERIOD_NS
+        self.due_ns = now_ns + max(SIGNAL_PERIOD_NS, now_ns // THINNING if self._thinned else 0)
         return signal

@@ -81,7 +81,7 @@ def run_in_stretches(
     make_request: Callable[[Incoming], Request],
 ) -> RunRecord:
     """engines.loop.run_loop at depth 0, with decode-only steps taken together where that changes nothing."""
-    recorder = Recorder(observer, planned, scheduler.kv.num_blocks)
+    recorder = Recorder(observer, planned, scheduler.kv.num_blocks, thinned=True)
     stopping = False
     while True:
         now_ns = clock.now_ns()
