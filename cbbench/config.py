@@ -43,6 +43,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     attention: Literal["auto", "torch", "triton"] = "auto"
+    gpu_telemetry: bool | None = None  # None: where our own engine runs on a GPU
 
     law: str | None = None  # simulated: a run's folder with law.json, or that file
     hardware: str | None = None  # simulated, uncalibrated
@@ -109,7 +110,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def config_hash(self) -> str:
         """Identity of the work: equal for two runs that measure the same thing, however judged or shown."""
         judged = ("sla", "confidence", "max_failure_rate")
-        shown = (*judged, "output", "json", "timeline", "workers", "scrape", "metrics_url", "ready_timeout")
+        watched = ("scrape", "metrics_url", "gpu_telemetry")
+        shown = (*judged, *watched, "output", "json", "timeline", "workers", "ready_timeout")
         work = {key: value for key, value in msgspec.structs.asdict(self).items() if key not in shown}
         return hashlib.sha256(msgspec.json.encode(work, order="sorted")).hexdigest()[:16]
 
@@ -260,6 +262,8 @@ def _refuse_settings_of_others(config: RunConfig, given: Mapping[str, Any]) -> N
             raise UsageError(f"{flag(field)} {where}")
     if "ready_timeout" in given and config.launch is None:
         raise UsageError("--ready-timeout needs --launch")
+    if config.engine == "simulated" and config.gpu_telemetry:
+        raise UsageError("--gpu-telemetry: --engine simulated computes on no GPU")
     if config.engine != "simulated" and (config.law or config.hardware):
         raise UsageError(f"--{'law' if config.law else 'hardware'} needs --engine simulated")
 

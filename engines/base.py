@@ -133,6 +133,18 @@ class GpuSample(msgspec.Struct, frozen=True):
     slowed_by: tuple[str, ...] | None = None  # why its clocks are lower than they could be; empty: they are not
 
 
+class GpuSample(msgspec.Struct, frozen=True):
+    """What the GPU said of itself at one moment; see engines.telemetry. None is what it did not say."""
+
+    utilization: float | None = None  # share of the driver's last interval in which any kernel ran, 0..1
+    memory_used_bytes: int | None = None  # by all processes
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    slowed_by: tuple[str, ...] | None = None  # why its clocks are lower than they could be; empty: they are not
+
+
 class Signal(msgspec.Struct, frozen=True):
     """One sample of what a person tunes by; a line of signals.jsonl."""
 
@@ -147,6 +159,7 @@ class Signal(msgspec.Struct, frozen=True):
     output_tokens: int  # so far
     ttft_ms: float | None = None  # median of the requests that got their first token since the last sample
     tpot_ms: float | None = None  # mean time of a decode step's token since the last sample
+    gpu: GpuSample | None = None  # None: no GPU, or nobody asks it
     gpu: GpuSample | None = None  # None: no GPU, or nobody asks it
 
 

@@ -188,6 +188,14 @@ _DEFINITIONS = {
     "signals.preemptions": "How often a running request lost its KV and had to wait again.",
     "signals.rejected": "Requests refused because they could never fit or because of KV pressure.",
     "signals.blocked": "Share of steps in which the head of the queue was not admitted, by reason.",
+    "signals.gpu_utilization_mean": (
+        "Share of the driver's sampling intervals in which any kernel ran, by the GPU's own account, over the samples; "
+        "it says nothing of how full the GPU was, and device_busy is exacter."
+    ),
+    "signals.gpu_memory_peak_bytes": "The most memory of the GPU in use in any sample, by all processes.",
+    "signals.gpu_power_mean_w": "Power drawn by the GPU, over the samples.",
+    "signals.gpu_sm_clock_mean_mhz": "Clock of its multiprocessors, over the samples.",
+    "signals.gpu_slowed_share": "Share of the samples in which a power cap or the temperature held its clocks down.",
     "waste.launched_tokens": "Tokens the device computed: useful plus all the kinds of waste below.",
     "waste.useful_tokens": "Prompt and output tokens computed once, for a request that wanted them.",
     "waste.prompt_padding_tokens": "Padding before shorter prompts of a padded static batch.",

@@ -144,6 +144,12 @@ class Signals(msgspec.Struct, frozen=True):
     gpu_power_mean_w: float | None = None
     gpu_sm_clock_mean_mhz: float | None = None
     gpu_slowed_share: float | None = None
+    # Over the samples in which the GPU said so.
+    gpu_utilization_mean: float | None = None
+    gpu_memory_peak_bytes: int | None = None
+    gpu_power_mean_w: float | None = None
+    gpu_sm_clock_mean_mhz: float | None = None
+    gpu_slowed_share: float | None = None
 
 
 class Waste(msgspec.Struct, frozen=True):

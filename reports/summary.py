@@ -11,6 +11,7 @@ import numpy as np
 from engines.base import RunRecord
 from engines.scheduling.ledger import WASTE, Blocked, StepArray
 from reports.gate import parse_all
+from reports.gpu import with_gpu
 from reports.groups import Groups
 from reports.judge import Judge
 from reports.metrics import LATENCIES, RequestTimes, definitions, request_times
@@ -67,7 +68,7 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple
         throughput=throughput,
         latency=Latency(**latencies, ttfot_ms=_first_answers(record, times)),
         goodput=judge.goodput(slas),
-        signals=_signals(record, throughput.window_s),
+        signals=with_gpu(_signals(record, throughput.window_s), record.signals),
         waste=_waste(record.steps) if record.steps.size else None,
         by_tenant=groups.by_tenant(),
         by_priority=groups.by_priority(),

@@ -172,6 +172,8 @@ RUN_OPTIONS = (
     option("output", str, OUTPUT, "New or empty folder for the results. Default: runs/TIME-MODE-WORKLOAD.",
            "--output", "-o", metavar="DIR"),
     option("json", bool, OUTPUT, "Print the result as JSON and nothing else on stdout. Default: off.", "--json"),
+    on_off("gpu_telemetry", OUTPUT, "Read the first GPU of this machine four times a second into signals.jsonl: use, "
+           "memory, clocks, power. Default: on where cbbench's own engine runs on it; off beside --url."),
     on_off("timeline", OUTPUT, "Show who sat in which seat at which step. Default: on up to 4 seats."),
 )  # fmt: skip
 

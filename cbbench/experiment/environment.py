@@ -10,12 +10,18 @@ import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from cbbench import __version__
 
+if TYPE_CHECKING:
+    from engines.telemetry import Gpu
 
-def environment() -> dict[str, Any]:
+
+def environment(gpu: Gpu | None = None) -> dict[str, Any]:
+    """`gpu`: the one that is watched during the run."""
     return {
         "cbbench": __version__,
         "git_commit": git_commit(),
@@ -25,6 +31,7 @@ def environment() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "numpy": _version("numpy"),
         "torch": _version("torch"),
+        "gpu": msgspec.to_builtins(gpu.info()) if gpu is not None else None,
         "command": shlex.join(["cbbench", *sys.argv[1:]]),
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -19,23 +21,29 @@ from cbbench.experiment.live import LiveView
 from cbbench.experiment.servers import server_for
 from engines.base import PartialRun, RequestRow, Signal
 from engines.scheduling.ledger import StepArray
+from engines.telemetry import Gpu, Telemetry, first_visible, open_gpus
 from reports.folder import RunWriter, read_record
 from reports.gate import exit_code
 from reports.render.terminal import run_view
 from reports.render.timeline import timeline
-from reports.schema import RunFile
+from reports.schema import EngineInfo, RunFile
 from workloads.pacing import Pacing
 
 TIMELINE_SEATS = 4  # up to this many, the timeline is shown unasked
 
 
 class Recorder:
-    """The run's Observer: passes what happens on to the files and to the live view, and asks the engine to stop."""
+    """The run's Observer: passes what happens on to the files and to the live view, and asks the engine to stop.
 
-    def __init__(self, writer: RunWriter, live: LiveView, interrupt: Interrupt) -> None:
+    The GPU's own account is put into the signals here, so that no engine need know of it.
+    """
+
+    def __init__(self, writer: RunWriter, live: LiveView, interrupt: Interrupt, telemetry: Telemetry) -> None:
         self._writer = writer
         self._live = live
         self._interrupt = interrupt
+        self._telemetry = telemetry
+        self.signals: list[Signal] = []
 
     @property
     def stopping(self) -> bool:
@@ -48,6 +56,9 @@ class Recorder:
         self._writer.steps_recorded(steps)
 
     def sampled(self, signal: Signal) -> None:
+        if (gpu := self._telemetry.latest()) is not None:
+            signal = msgspec.structs.replace(signal, gpu=gpu)
+        self.signals.append(signal)
         self._writer.sampled(signal)
         self._live.show(signal)
 
@@ -78,20 +89,36 @@ def measure(bench: Bench, config: RunConfig, folder: Path, title: str) -> RunFil
         drain_s=config.drain,
     )
     engine, info = bench.engine(config, plan)
+    gpu = gpu_to_watch(config, info)
     header = RunFile(
         engine=info,
         workload=describe_workload(config, plan),
         event_unit="us" if info.kind == "openai" else "step",
-        environment=environment(),
+        environment=environment(gpu),
         criteria=criteria_of(config),
     )
-    with Interrupt() as interrupt, RunWriter(folder, header) as writer, LiveView(title, len(plan)) as live:
+    with (
+        Interrupt() as interrupt,
+        RunWriter(folder, header) as writer,
+        LiveView(title, len(plan)) as live,
+        Telemetry(gpu) as telemetry,
+    ):
+        recorder = Recorder(writer, live, interrupt, telemetry)
         try:
-            record = engine.run(plan, pacing, Recorder(writer, live, interrupt))
+            record = engine.run(plan, pacing, recorder)
         except PartialRun as partial:  # the server died, say: what there is stays, and the error is told
-            writer.finish(partial.record, engine.client)
+            writer.finish(replace(partial.record, signals=recorder.signals), engine.client)
             raise
-        return writer.finish(record, engine.client)
+        return writer.finish(replace(record, signals=recorder.signals), engine.client)
+
+
+def gpu_to_watch(config: RunConfig, info: EngineInfo) -> Gpu | None:
+    """Unasked, the one that our own engine runs on; with --gpu-telemetry also that of a server on this machine."""
+    ours = info.kind == "reference" and info.device == "cuda"
+    gpu = first_visible(open_gpus()) if config.gpu_telemetry or (config.gpu_telemetry is None and ours) else None
+    if config.gpu_telemetry and gpu is None:
+        raise UsageError("--gpu-telemetry: no NVIDIA GPU can be asked here; `cbbench doctor` says what is missing")
+    return gpu
 
 
 def show(result: RunFile, folder: Path, *, json: bool, with_timeline: bool) -> None:

@@ -90,8 +90,10 @@ def throughput_text(run: RunFile) -> Text:
         if goodput.attainment_ci is not None:
             text.append(f", 95 %: {share(goodput.attainment_ci[0])} to {share(goodput.attainment_ci[1])}")
         text.append(")")
-    signals = signals_line(run.summary.signals)
-    return text.append("\n" + signals) if signals else text
+    for line in (signals_line(run.summary.signals), gpu_line(run.summary.signals)):
+        if line:
+            text.append("\n" + line)
+    return text
 
 
 def signals_line(signals: Signals) -> str:
@@ -105,6 +107,19 @@ def signals_line(signals: Signals) -> str:
         ("preemptions", signals.preemptions, number),
     )
     return " · ".join(f"{name} {form(value)}" for name, value, form in named if value is not None)
+
+
+def gpu_line(signals: Signals) -> str:
+    """What the GPU said of itself, where anybody asked."""
+    peak = signals.gpu_memory_peak_bytes
+    named = (
+        (signals.gpu_utilization_mean, "GPU in use {:.0%}"),
+        (None if peak is None else peak / 2**30, "memory peak {:.1f} GiB"),
+        (signals.gpu_power_mean_w, "{:.0f} W"),
+        (signals.gpu_sm_clock_mean_mhz, "{:.0f} MHz"),
+        (signals.gpu_slowed_share or None, "clocks held down in {:.0%} of samples"),
+    )
+    return " · ".join(form.format(value) for value, form in named if value is not None)
 
 
 def latency_table(summary: Summary, open_loop: bool) -> Table:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engines.telemetry import open_gpus
 from tests.cbbench.conftest import TINY, Outcome
 
 Call = Callable[..., Outcome]
@@ -86,3 +87,10 @@ def test_a_used_folder_is_refused(cbbench: Call) -> None:
     assert outcome.code == 2
     assert "out" in outcome.error_line
     assert [path.name for path in Path("out").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.skipif(bool(open_gpus()), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_cannot_be_watched(cbbench: Call) -> None:
+    outcome = cbbench("run", *TINY, "--gpu-telemetry", "-o", "a")
+    assert outcome.code == 2
+    assert outcome.error_line.startswith("error: --gpu-telemetry: no NVIDIA GPU can be asked here")
