@@ -39,12 +39,12 @@ class Spread:
         half = float(stdtrit(self.freedom, 1 - alpha / 2)) * self.error
         return self.log_ratio - half, self.log_ratio + half
 
-    @property
-    def p_value(self) -> float:
-        """Two-sided, of no change at all."""
+    def p_value(self, *, upwards: bool) -> float:
+        """One-sided: how likely a change this far up (or down) is where there is none."""
+        change = self.log_ratio if upwards else -self.log_ratio
         if self.error == 0:
-            return float(self.log_ratio == 0)
-        return float(2 * stdtr(self.freedom, -abs(self.log_ratio) / self.error))
+            return float(change <= 0)
+        return float(stdtr(self.freedom, -change / self.error))
 
 
 def paired_spread(log_ratios: Sequence[float]) -> Spread:

@@ -16,9 +16,8 @@ def test_a_thing_compared_with_itself_raises_no_alarm() -> None:
 
 
 def test_three_percent_of_tpot_are_seen_in_six_pairs() -> None:
-    slower = rates(0.5, machine_cv=0.005, slower=SLOWER, budget=0.01, repeats=60)
+    slower = rates(0.5, machine_cv=0.01, slower=SLOWER, budget=0.01, repeats=100)
     assert slower.tpot_worse > 0.9
-    assert slower.tpot_failed > 0.9
 
 
 @pytest.mark.slow
@@ -34,8 +33,9 @@ def test_false_alarms_stay_below_five_percent(load: float, machine_cv: float) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("load", [0.5, 0.85])
 def test_power_on_a_quiet_machine_and_on_a_fair_one(load: float) -> None:
-    assert rates(load, 0.005, SLOWER, 0.01, repeats=300).tpot_worse > 0.9
-    assert rates(load, 0.01, SLOWER, 0.01, repeats=300).tpot_alone_worse > 0.9
+    quiet = rates(load, 0.005, SLOWER, 0.01, repeats=300)
+    assert min(quiet.tpot_worse, quiet.tpot_failed) > 0.95
+    assert rates(load, 0.01, SLOWER, 0.01, repeats=300).tpot_worse > 0.9
 
 
 @pytest.mark.slow

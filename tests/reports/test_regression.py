@@ -120,16 +120,18 @@ def test_every_budget_reads_its_metric() -> None:
 
 
 def test_paired_spread_is_students() -> None:
-    spread = paired_spread([0.01, 0.02, 0.06])
-    low, high = spread.interval(0.05)
-    theirs = ttest_1samp([0.01, 0.02, 0.06], 0)
-    assert (spread.p_value, low, high) == pytest.approx((theirs.pvalue, *theirs.confidence_interval(0.95)))
+    values = [0.01, 0.02, 0.06]
+    spread = paired_spread(values)
+    assert spread.p_value(upwards=True) == pytest.approx(ttest_1samp(values, 0, alternative="greater").pvalue)
+    assert spread.p_value(upwards=False) == pytest.approx(ttest_1samp(values, 0, alternative="less").pvalue)
+    assert spread.interval(0.05) == pytest.approx(tuple(ttest_1samp(values, 0).confidence_interval(0.95)))
 
 
 def test_no_variation_is_no_doubt() -> None:
-    assert paired_spread([0.0, 0.0]).p_value == 1
+    assert paired_spread([0.0, 0.0]).p_value(upwards=True) == 1
     assert Spread(0.0, 0.0, 5).interval(0.01) == (0.0, 0.0)
-    assert paired_spread([0.5, 0.5]).p_value == 0
+    assert paired_spread([0.5, 0.5]).p_value(upwards=True) == 0
+    assert paired_spread([0.5, 0.5]).p_value(upwards=False) == 1
 
 
 def test_blocks_are_as_long_as_the_dependence() -> None:
