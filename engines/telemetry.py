@@ -144,6 +144,10 @@ class Telemetry:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gpu-telemetry", daemon=True)
 
+    @property
+    def watching(self) -> bool:
+        return self._gpu is not None
+
     def latest(self) -> GpuSample | None:
         """None: no GPU, or nothing heard from it for a second."""
         latest = self._latest

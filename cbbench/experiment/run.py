@@ -19,7 +19,7 @@ from cbbench.experiment.environment import environment
 from cbbench.experiment.interrupt import Interrupt
 from cbbench.experiment.live import LiveView
 from cbbench.experiment.servers import server_for
-from engines.base import PartialRun, RequestRow, Signal
+from engines.base import PartialRun, RequestRow, RunRecord, Signal
 from engines.scheduling.ledger import StepArray
 from engines.telemetry import Gpu, Telemetry, first_visible, open_gpus
 from reports.folder import RunWriter, read_record
@@ -43,7 +43,7 @@ class Recorder:
         self._live = live
         self._interrupt = interrupt
         self._telemetry = telemetry
-        self.signals: list[Signal] = []
+        self._with_gpu: list[Signal] = []
 
     @property
     def stopping(self) -> bool:
@@ -56,11 +56,15 @@ class Recorder:
         self._writer.steps_recorded(steps)
 
     def sampled(self, signal: Signal) -> None:
-        if (gpu := self._telemetry.latest()) is not None:
-            signal = msgspec.structs.replace(signal, gpu=gpu)
-        self.signals.append(signal)
+        if self._telemetry.watching:
+            signal = msgspec.structs.replace(signal, gpu=self._telemetry.latest())
+            self._with_gpu.append(signal)
         self._writer.sampled(signal)
         self._live.show(signal)
+
+    def completed(self, record: RunRecord) -> RunRecord:
+        """The engine's record, with the GPU's account in its signals too."""
+        return replace(record, signals=self._with_gpu) if self._telemetry.watching else record
 
 
 def run(config: RunConfig) -> int:
@@ -107,9 +111,9 @@ def measure(bench: Bench, config: RunConfig, folder: Path, title: str) -> RunFil
         try:
             record = engine.run(plan, pacing, recorder)
         except PartialRun as partial:  # the server died, say: what there is stays, and the error is told
-            writer.finish(replace(partial.record, signals=recorder.signals), engine.client)
+            writer.finish(recorder.completed(partial.record), engine.client)
             raise
-        return writer.finish(replace(record, signals=recorder.signals), engine.client)
+        return writer.finish(recorder.completed(record), engine.client)
 
 
 def gpu_to_watch(config: RunConfig, info: EngineInfo) -> Gpu | None:
