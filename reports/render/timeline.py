@@ -3,39 +3,28 @@
 0  ▒█████×××××××××    ▒ prefill  █ decode  × dead row  - held  · idle
 1  ▒██████████×××××
 2  ▒███████████████
+
+What happens in a seat is classified in reports/seats.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import IntEnum
-
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from engines.base import RunRecord, Stint
+from engines.base import RunRecord
 from reports.schema import RunFile
-
-IntGrid = NDArray[np.int64]
-
-
-class Seat(IntEnum):
-    """What happens in a seat in a step."""
-
-    IDLE = 0
-    HELD = 1
-    DEAD = 2
-    PREFILL = 3
-    DECODE = 4
-
+from reports.seats import IntGrid, Seat, num_slots, seat_counts, seat_spans
 
 LOOK = {
     Seat.PREFILL: ("▒", "yellow", "prefill"),
     Seat.DECODE: ("█", "green", "decode"),
+    Seat.PADDING: ("p", "red", "padding"),
     Seat.DEAD: ("×", "red", "dead row"),
     Seat.HELD: ("-", "magenta", "held"),
+    Seat.PREEMPTED: ("!", "magenta", "preempted"),
+    Seat.SWAPPED: ("s", "magenta", "swapped out"),
     Seat.IDLE: ("·", "dim", "idle"),
 }
 
@@ -47,66 +36,19 @@ def timeline(
 
     A column holds as many steps as it must and shows what happened in most of them. `until_step` ends it early.
     """
-    stints = sorted((one for row in record.rows for one in row.stints), key=lambda one: (one.admitted, one.slot))
-    steps = until_step or max([len(record.steps), *(one.ended for one in stints)], default=0)
-    slots = _num_slots(record, stints)
+    spans = seat_spans(record, run)
+    steps = until_step or max([len(record.steps), *(one.end for one in spans)], default=0)
+    slots = num_slots(record)
     if steps == 0 or slots == 0:
         return Text("no slot timeline: no step was recorded", style="dim")
     label = len(str(slots - 1)) + 2
     columns = min(steps, max(8, width - label))
     edges = np.round(np.linspace(0, steps, columns + 1)).astype(np.int64)
-    counts = seat_counts(stints, tail_of(run), slots, edges)
+    counts = seat_counts(spans, slots, edges)
     lines = [_line(slot, counts[slot], label) for slot in range(min(slots, max_slots))]
     if slots > max_slots:
         lines.append(Text(f"{'':{label}}… {slots - max_slots} more slots", style="dim"))
     return Group(*lines, _axis(steps, columns, label), _legend(counts, steps, columns), _sentence(record, run, counts))
-
-
-def tail_of(run: RunFile) -> Seat:
-    """What becomes of a seat when its request ends before its static batch: dead row, held, or idle."""
-    if run.engine.mode != "static":
-        return Seat.IDLE
-    shape = str(run.engine.config.get("static", "padded")).replace("-", "_")
-    return {"padded": Seat.DEAD, "compact_held": Seat.HELD}.get(shape, Seat.IDLE)
-
-
-def seat_counts(stints: Sequence[Stint], tail: Seat, slots: int, edges: IntGrid) -> IntGrid:
-    """Steps by [slot, column, Seat]; column c holds the steps above edges[c] up to edges[c+1]."""
-    counts = np.zeros((slots, edges.shape[0] - 1, len(Seat)), dtype=np.int64)
-
-    def add(slot: int, seat: Seat, begin: int, end: int) -> None:
-        if end >= begin:
-            overlap = np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin - 1)
-            counts[slot, :, seat] += np.maximum(overlap, 0)
-
-    for stint, batch_end in zip(stints, _batch_ends(stints), strict=True):
-        sampled = stint.sampled or stint.ended
-        add(stint.slot, Seat.PREFILL, stint.admitted, min(sampled, stint.ended))
-        add(stint.slot, Seat.DECODE, sampled + 1, stint.ended)
-        if tail is not Seat.IDLE:
-            add(stint.slot, tail, stint.ended + 1, batch_end)
-    counts[:, :, Seat.IDLE] = np.diff(edges) - counts.sum(axis=2)
-    return counts
-
-
-def _batch_ends(stints: Sequence[Stint]) -> list[int]:
-    """Last step of the static batch of each stint, in order of admission: static batching admits only into an empty
-    batch, so a new one begins with the first stint admitted after all before it have ended."""
-    ends: list[int] = []
-    start, last = 0, 0
-    for at, stint in enumerate(stints):
-        if stint.admitted > last:
-            ends += [last] * (at - start)
-            start = at
-        last = max(last, stint.ended)
-    return ends + [last] * (len(stints) - start)
-
-
-def _num_slots(record: RunRecord, stints: Sequence[Stint]) -> int:
-    if len(record.steps):
-        first = record.steps[0]
-        return int(first["active_slots"] + first["dead_slots"] + first["idle_slots"])
-    return max((one.slot + 1 for one in stints), default=0)
 
 
 def _line(slot: int, counts: IntGrid, label: int) -> Text:
@@ -141,7 +83,7 @@ def _sentence(record: RunRecord, run: RunFile, counts: IntGrid) -> Text:
         dead, idle = int(shown["dead_slots"].sum()), int(shown["idle_slots"].sum())
     else:
         dead = int(counts[:, :, Seat.DEAD].sum())
-        idle = int(counts[:, :, [Seat.HELD, Seat.IDLE]].sum())
+        idle = int(counts[:, :, [Seat.HELD, Seat.PREEMPTED, Seat.SWAPPED, Seat.IDLE]].sum())
     parts = [
         f"{count:,} {words}" for count, words in ((dead, "dead rows of finished requests"), (idle, "idle")) if count
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -15,8 +16,9 @@ from reports.recommend import recommend
 from reports.render.plot import Axis, curve, tick
 from reports.render.sweep import sweep_view
 from reports.render.terminal import run_view, side_by_side
-from reports.render.timeline import Seat, seat_counts, tail_of, timeline
+from reports.render.timeline import timeline
 from reports.schema import EngineInfo, Point, RunFile, Signals, SweepFile, Validity
+from reports.seats import Seat, seat_counts, seat_spans, tail_of
 from reports.summary import completed_run
 from tests.reports.factory import bus_stop, header, ledger, record, row, seated
 
@@ -146,9 +148,16 @@ def test_a_compact_batch_holds_or_frees() -> None:
     assert "static wasted 10 of 24 slot-steps: 10 idle." in freed
 
 
+def counted(stints: Sequence[Stint], edges: np.ndarray, *, mode: str = "continuous", **config: object) -> np.ndarray:
+    """Of requests with one stay each."""
+    made = record([row(i, [1.0], prompt_tokens=1, stints=[one]) for i, one in enumerate(stints)], event_unit="step")
+    spans = seat_spans(made, header(mode=mode, config=config))
+    return seat_counts(spans, max(one.slot for one in stints) + 1, edges)
+
+
 def test_each_batch_ends_with_its_own_longest() -> None:
     stints = [Stint(0, 1, 1, 2), Stint(1, 1, 1, 4), Stint(0, 5, 6, 9), Stint(1, 5, 6, 7)]
-    counts = seat_counts(stints, Seat.DEAD, 2, np.arange(11))
+    counts = counted(stints, np.arange(11), mode="static")
     seats = counts.argmax(axis=2)
     assert [Seat(one).name[0] for one in seats[0]] == list("PDDDPPDDDI")
     assert seats[0].tolist()[:4] == [Seat.PREFILL, Seat.DECODE, Seat.DEAD, Seat.DEAD]
@@ -158,14 +167,38 @@ def test_each_batch_ends_with_its_own_longest() -> None:
 def test_columns_of_many_steps_keep_the_sum() -> None:
     stints = [Stint(0, 3, 10, 71), Stint(1, 1, 2, 100)]
     edges = np.round(np.linspace(0, 100, 8)).astype(np.int64)
-    counts = seat_counts(stints, Seat.IDLE, 2, edges)
+    counts = counted(stints, edges)
     assert counts.sum(axis=(1, 2)).tolist() == [100, 100]
-    assert counts[0].sum(axis=0).tolist() == [100 - 69, 0, 0, 8, 61]
+    assert counts[0].sum(axis=0).tolist() == [100 - 69, 0, 0, 0, 0, 0, 8, 61]
 
 
 def test_a_request_that_never_got_a_token_was_prefilling() -> None:
-    counts = seat_counts([Stint(0, 1, 0, 3)], Seat.IDLE, 1, np.arange(5))
+    counts = counted([Stint(0, 1, 0, 3)], np.arange(5))
     assert counts[0].argmax(axis=1).tolist() == [Seat.PREFILL] * 3 + [Seat.IDLE]
+
+
+def test_a_row_of_padding_alone_is_no_prefill() -> None:
+    stints = [Stint(0, 1, 4, 6), Stint(1, 1, 4, 5)]
+    made = record(
+        [
+            row(i, [1.0], prompt_tokens=tokens, stints=[one])
+            for i, (tokens, one) in enumerate(zip((32, 9), stints, strict=True))
+        ]
+    )
+    run = header(mode="static", config={"max_num_batched_tokens": 16})  # 8 columns a step for each of two rows
+    seats = seat_counts(seat_spans(made, run), 2, np.arange(7)).argmax(axis=2)
+    assert [Seat(one).name for one in seats[1].tolist()] == ["PADDING"] * 2 + ["PREFILL"] * 2 + ["DECODE", "DEAD"]
+    assert [Seat(one).name for one in seats[0].tolist()] == ["PREFILL"] * 4 + ["DECODE"] * 2
+
+
+@pytest.mark.parametrize(("policy", "seat"), [("recompute", Seat.PREEMPTED), ("swap", Seat.SWAPPED)])
+def test_a_preemption_empties_a_seat_until_someone_sits_or_its_request_is_back(policy: str, seat: Seat) -> None:
+    returns = row(0, [1.0], preemptions=1, stints=[Stint(0, 1, 1, 2), Stint(1, 6, 6, 8)])
+    evicted = row(1, [1.0], preemptions=1, stints=[Stint(1, 1, 1, 3), Stint(0, 9, 9, 9)])
+    another = row(2, [1.0], stints=[Stint(1, 5, 5, 5)])
+    run = header(config={"on_kv_pressure": policy})
+    spans = seat_spans(record([returns, evicted, another], event_unit="step", steps=ledger([1] * 9, [0] * 9, 2)), run)
+    assert sorted((one.slot, one.begin, one.end) for one in spans if one.seat is seat) == [(0, 3, 5), (1, 4, 4)]
 
 
 def test_chart_and_ledger_agree_on_continuous_batching() -> None:

@@ -1,0 +1,156 @@
+"""What happened in every seat of the batch, from the stays of requests in it.
+
+The slot timelines of the terminal and of the report are both drawn from this one classification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engines.base import RunRecord, Stint
+from reports.schema import RunFile
+
+IntGrid = NDArray[np.int64]
+
+
+class Seat(IntEnum):
+    """What happens in a seat in a step; the busier has the larger number."""
+
+    IDLE = 0
+    HELD = 1  # its request has ended, but its static batch keeps the seat
+    SWAPPED = 2  # empty, since its request was swapped out and waits to come back
+    PREEMPTED = 3  # empty, since its request lost its KV and waits to be computed again
+    DEAD = 4  # its request has ended, but is launched until its static batch ends
+    PADDING = 5  # the padding before a shorter prompt of a padded batch, and nothing else
+    PREFILL = 6
+    DECODE = 7
+
+
+class Span(NamedTuple):
+    """A seat in one state from step `begin` to step `end`, both inside; steps count from 1."""
+
+    slot: int
+    seat: Seat
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Stay:
+    stint: Stint
+    prompt_tokens: int
+    evicted: bool = False  # it ended with a preemption, not with the request
+    back: int | None = None  # the step in which the request sat down again
+
+
+def seat_spans(record: RunRecord, run: RunFile) -> list[Span]:
+    """Every seat's states but IDLE, which is what is left, in order of admission and slot."""
+    stays = sorted(_stays(record), key=lambda one: (one.stint.admitted, one.stint.slot))
+    vacated = Seat.SWAPPED if run.engine.config.get("on_kv_pressure") == "swap" else Seat.PREEMPTED
+    budget = int(run.engine.config.get("max_num_batched_tokens") or 0) if tail_of(run) is Seat.DEAD else 0
+    spans: list[Span] = []
+    for begin, end, batch_end in _batches(stays):
+        batch = stays[begin:end]
+        padding = _padding_steps(batch, budget)
+        for stay, padded in zip(batch, padding, strict=True):
+            spans += _worked(stay.stint, padded)
+            if tail_of(run) is not Seat.IDLE:
+                spans.append(Span(stay.stint.slot, tail_of(run), stay.stint.ended + 1, batch_end))
+    spans += _vacated(stays, vacated, len(record.steps))
+    return [one for one in spans if one.end >= one.begin]
+
+
+def num_slots(record: RunRecord) -> int:
+    """Seats of the batch; without a ledger those that were used."""
+    if len(record.steps):
+        first = record.steps[0]
+        return int(first["active_slots"] + first["dead_slots"] + first["idle_slots"])
+    return max((stint.slot + 1 for row in record.rows for stint in row.stints), default=0)
+
+
+def tail_of(run: RunFile) -> Seat:
+    """What becomes of a seat when its request ends before its static batch: dead row, held, or idle."""
+    if run.engine.mode != "static":
+        return Seat.IDLE
+    shape = str(run.engine.config.get("static", "padded")).replace("-", "_")
+    return {"padded": Seat.DEAD, "compact_held": Seat.HELD}.get(shape, Seat.IDLE)
+
+
+def seat_counts(spans: Sequence[Span], slots: int, edges: IntGrid) -> IntGrid:
+    """Steps by [slot, column, Seat]; column c holds the steps above edges[c] up to edges[c+1].
+
+    The steps of a span up to x are max(0, x - (begin - 1)) - max(0, x - end); summed over all spans at every edge.
+    """
+    inside = [one for one in spans if one.slot < slots]
+    slot, seat, begin, end = np.array(inside, dtype=np.int64).reshape(-1, 4).T
+    shape = (slots, len(Seat), edges.shape[0] + 1)
+    number, offset = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    for sign, at in ((1, begin - 1), (-1, end)):
+        where = (slot, seat, np.searchsorted(edges, at))
+        np.add.at(number, where, sign)
+        np.add.at(offset, where, sign * at)
+    reached = (edges * number.cumsum(axis=2)[:, :, :-1]) - offset.cumsum(axis=2)[:, :, :-1]
+    counts = np.diff(reached, axis=2).transpose(0, 2, 1).copy()
+    counts[:, :, Seat.IDLE] = np.diff(edges) - counts.sum(axis=2)
+    return counts
+
+
+def _stays(record: RunRecord) -> list[Stay]:
+    stays = []
+    for row in record.rows:
+        for at, stint in enumerate(row.stints):
+            back = row.stints[at + 1].admitted if at + 1 < len(row.stints) else None
+            stays.append(Stay(stint, row.prompt_tokens, at < row.preemptions, back))
+    return stays
+
+
+def _worked(stint: Stint, padded: int) -> list[Span]:
+    sampled = min(stint.sampled or stint.ended, stint.ended)
+    return [
+        Span(stint.slot, Seat.PADDING, stint.admitted, stint.admitted + padded - 1),
+        Span(stint.slot, Seat.PREFILL, stint.admitted + padded, sampled),
+        Span(stint.slot, Seat.DECODE, sampled + 1, stint.ended),
+    ]
+
+
+def _batches(stays: Sequence[Stay]) -> list[tuple[int, int, int]]:
+    """(begin, end, last step) of each static batch, as indices: static batching admits only into an empty batch, so a
+    new one begins with the first stay admitted after all before it have ended."""
+    batches: list[tuple[int, int, int]] = []
+    start, last = 0, 0
+    for at, stay in enumerate(stays):
+        if stay.stint.admitted > last and at:
+            batches.append((start, at, last))
+            start = at
+        last = max(last, stay.stint.ended)
+    return [*batches, (start, len(stays), last)]
+
+
+def _padding_steps(batch: Sequence[Stay], budget: int) -> list[int]:
+    """Steps in which a row of a padded batch is padding alone: prompts end together, and a step is budget // rows
+    columns wide. Another column may still hold padding; the ledger counts all of it."""
+    columns = budget // len(batch) if batch else 0
+    if not columns:
+        return [0] * len(batch)
+    longest = max(one.prompt_tokens for one in batch)
+    steps = [(one.stint.sampled or one.stint.ended) - one.stint.admitted for one in batch]
+    return [min((longest - one.prompt_tokens) // columns, most) for one, most in zip(batch, steps, strict=True)]
+
+
+def _vacated(stays: Sequence[Stay], seat: Seat, steps: int) -> list[Span]:
+    """Seats that stay empty after a preemption, until its request sits down again or somebody else takes the seat."""
+    taken: dict[int, int] = {}  # slot -> when it is next taken
+    spans = []
+    for stay in reversed(stays):
+        stint = stay.stint
+        if stay.evicted:
+            until = min(stay.back or stint.ended, taken.get(stint.slot, steps + 1))
+            spans.append(Span(stint.slot, seat, stint.ended + 1, until - 1))
+        taken[stint.slot] = stint.admitted
+    return spans
