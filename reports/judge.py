@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import betainc, stdtrit
@@ -23,6 +24,7 @@ from reports.gate import Sla
 from reports.metrics import BoolArray, RequestTimes
 from reports.quantiles import FloatArray, effective_n, quantile, wilson_interval
 from reports.schema import Criteria, Goodput, SlaResult, Throughput, Verdict
+from reports.tally import Tally
 
 OPEN_LOOP = {"ttft_ms": "ttft_sched_ms", "e2el_ms": "e2el_sched_ms"}
 
@@ -43,6 +45,14 @@ def total_needed(violations: int, p: float, confidence: float) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if accepts(middle, violations, p, confidence) else (middle, high)
     return high
+
+
+class Violations(NamedTuple):
+    """How many of `total` requests (or gaps) were beyond a bound; together they are worth n_eff independent ones."""
+
+    total: int
+    beyond: int
+    n_eff: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,24 +84,26 @@ class Judge:
     def _result(self, sla: Sla, slas: Sequence[Sla]) -> SlaResult:
         if sla.latency is not None:
             latency = OPEN_LOOP.get(sla.latency, sla.latency) if self.open_loop else sla.latency
-            values, n_eff = self._sample(latency)
+            values, n_eff = self._tally(latency)
             metric = f"{sla.stat}_{latency}"
-            if values.shape[0] == 0:
+            if len(values) == 0:
                 return self._plain(sla, metric, None, 0)
             if sla.stat == "mean":
                 return self._mean(sla, metric, values, n_eff)
             if sla.stat == "max":
-                return self._plain(sla, metric, float(values.max()), values.shape[0])
+                return self._plain(sla, metric, values[-1], len(values))
             assert sla.quantile is not None  # the only kind left
-            measured = quantile(np.sort(values), sla.quantile)
-            return self._share(sla, metric, measured, values > sla.bound, n_eff, sla.quantile)
+            violated = Violations(len(values), values.above(sla.bound), n_eff)
+            return self._share(sla, metric, quantile(values, sla.quantile), violated, sla.quantile)
         if sla.metric == "attainment":
             good, n_eff = self._good(slas)
-            return self._share(sla, sla.metric, float(good.mean()) if good.size else None, ~good, n_eff, sla.bound)
+            violated = Violations(good.size, int((~good).sum()), n_eff)
+            return self._share(sla, sla.metric, float(good.mean()) if good.size else None, violated, sla.bound)
         if sla.metric == "failure_rate":
             failed = self.times.failed[self._counted()]
             share = float(failed.mean()) if failed.size else None
-            return self._share(sla, sla.metric, share, failed, effective_n(failed.astype(float)), 1 - sla.bound)
+            violated = Violations(failed.size, int(failed.sum()), effective_n(failed.astype(float)))
+            return self._share(sla, sla.metric, share, violated, 1 - sla.bound)
         at_goodput = sla.metric == "goodput_request_per_s"
         rate = self.goodput(slas).request_per_s if at_goodput else getattr(self.throughput, sla.metric)
         return self._plain(sla, sla.metric, rate, int(self.times.completed.sum()))
@@ -100,14 +112,20 @@ class Judge:
         """Requests that must meet the SLA: all that ended, except those an interrupt cancelled."""
         return ~self.times.cancelled if self.interrupted else np.ones(len(self.times), dtype=np.bool_)
 
+    def _tally(self, latency: str) -> tuple[Tally, float]:
+        """Values, infinite where a request failed or lacks one, and their effective number."""
+        if latency != "itl_ms":
+            values, n_eff = self._sample(latency)
+            return Tally(np.sort(values), np.ones(values.shape[0], np.int64)), n_eff
+        lost = int((self._counted() & ~self.times.completed).sum())
+        gaps = self.times.gaps_ms.with_infinite(lost)
+        independent = self.times.effective_n(latency) / max(1, len(self.times.gaps_ms))
+        return gaps, len(gaps) * independent
+
     def _sample(self, latency: str) -> tuple[FloatArray, float]:
-        """Values in order of sending, infinite where a request failed or lacks one, and their effective number."""
+        """Values of single requests in order of sending, infinite where one failed or lacks it, and their effective
+        number."""
         counted = self._counted()
-        if latency == "itl_ms":
-            lost = np.full(int((counted & ~self.times.completed).sum()), np.inf)
-            values = np.concatenate([self.times.itl_ms, lost])
-            independent = self.times.effective_n(latency) / max(1, self.times.itl_ms.shape[0])
-            return values, values.shape[0] * independent
         if latency == "tpot_ms":
             counted = counted & ~self.times.single_token
         values = self.times.latency(latency)[counted]
@@ -144,15 +162,13 @@ class Judge:
         shares = [n_eff / values.size for values, n_eff in map(self._sample, loosest) if values.size]
         return good, good.shape[0] * min(effective_n(good.astype(float)) / good.shape[0], *shares)
 
-    def _share(
-        self, sla: Sla, metric: str, value: float | None, violated: BoolArray, n_eff: float, p: float
-    ) -> SlaResult:
+    def _share(self, sla: Sla, metric: str, value: float | None, violated: Violations, p: float) -> SlaResult:
         """At least a share p without violation?"""
-        n, confidence = violated.shape[0], self.criteria.confidence
+        n, violations, n_eff = violated
+        confidence = self.criteria.confidence
         if value is None or not 0 < p < 1:  # all or none is said of this run: no sample can prove it of the next
             return self._plain(sla, metric, value, n)
         done = partial(self._build, sla, metric, value, n, n_eff)
-        violations = int(violated.sum())
         total = math.floor(n_eff + 1e-9)
         counted = min(total, math.ceil(violations * n_eff / n - 1e-9))
         unit = "gaps" if metric.endswith("itl_ms") else "requests"
@@ -166,13 +182,13 @@ class Judge:
         needed = math.ceil(total_needed(counted, p, confidence) * n / n_eff - 1e-9)
         return done("inconclusive", f"{said}; {confidence:.0%} confidence takes at least {needed} {unit}", needed)
 
-    def _mean(self, sla: Sla, metric: str, values: FloatArray, n_eff: float) -> SlaResult:
+    def _mean(self, sla: Sla, metric: str, values: Tally, n_eff: float) -> SlaResult:
         """One-sided t bound on the effective sample; over completed requests, so not with too many failures."""
-        present = values[np.isfinite(values)]
-        n, confidence, allowed = present.shape[0], self.criteria.confidence, self.criteria.max_failure_rate
-        mean = float(present.mean()) if n else None
+        present = values.finite()
+        n, confidence, allowed = len(present), self.criteria.confidence, self.criteria.max_failure_rate
+        mean = present.mean() if n else None
         done = partial(self._build, sla, metric, mean, n, n_eff)
-        lost = 1 - n / values.shape[0]
+        lost = 1 - n / len(values)
         if mean is None or lost > allowed:
             return done("fail", f"{lost:.1%} of the requests have no latency, more than {allowed:.1%}")
         if mean > sla.bound:
@@ -180,7 +196,7 @@ class Judge:
         if n_eff < 2:
             return done("inconclusive", f"{n} requests are worth one independent one")
         t = float(stdtrit(n_eff - 1, confidence))
-        upper = mean + t * float(present.std(ddof=1)) / math.sqrt(n_eff)
+        upper = mean + t * present.std(ddof=1) / math.sqrt(n_eff)
         said = f"the true mean is below {upper:.4g} with {confidence:.0%} confidence"
         return done("pass" if upper <= sla.bound else "inconclusive", said)
 

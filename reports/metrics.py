@@ -11,14 +11,15 @@ NaN marks what a request does not have; it stays inside these arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import MISSING, RunRecord
+from reports.events import Events
 from reports.quantiles import TAU_SAMPLE, FloatArray, effective_n
+from reports.tally import Tally
 from workloads.plan import IntColumn
 
 BoolArray = NDArray[np.bool_]
@@ -50,27 +51,24 @@ class RequestTimes:
     ttft_sched_ms: FloatArray
     e2el_sched_ms: FloatArray
     ttfot_ms: FloatArray  # to the first token of the answer; equals TTFT where no reasoning came before it
-    itl_ms: FloatArray  # all gaps between token events of completed requests, request after request
-    itl_event: IntColumn  # the event that ended each of these gaps, as an index into event_ns
-    event_ns: IntColumn  # when every token event of the record came
+    gaps_ms: Tally  # ITL: all gaps between token events of completed requests
+    gaps_in_time_ms: FloatArray  # a stretch of them from the middle, in order of time
 
     def __len__(self) -> int:
         return int(self.completed.shape[0])
 
     def latency(self, metric: str) -> FloatArray:
-        """The column of one of LATENCIES."""
+        """The column of one of PER_REQUEST."""
         column: FloatArray = getattr(self, metric)
         return column
 
     def effective_n(self, metric: str) -> float:
-        """What the values of a metric are worth as independent ones. Gaps are put in order of time for it: the gaps
-        of one engine step are as good as one."""
-        values = self.latency(metric)
+        """What the values of one of LATENCIES are worth as independent ones. Gaps are put in order of time for it: the
+        gaps of one engine step are as good as one."""
         if metric == "itl_ms":
-            start = max(0, (values.shape[0] - TAU_SAMPLE) // 2)
-            part = slice(start, start + TAU_SAMPLE)
-            in_time = values[part][np.argsort(self.event_ns[self.itl_event[part]], kind="stable")]
-            return float(values.shape[0] / max(1, in_time.shape[0]) * effective_n(in_time))
+            stretch = self.gaps_in_time_ms
+            return float(len(self.gaps_ms) / max(1, stretch.shape[0]) * effective_n(stretch))
+        values = self.latency(metric)
         return effective_n(values[~np.isnan(values)])
 
 
@@ -82,13 +80,13 @@ def request_times(record: RunRecord) -> RequestTimes:
     sent, scheduled = sent[order], scheduled[order]
     first, last = record.column_ns("first")[order], record.column_ns("last")[order]
     tokens = record.column("output_tokens")[order]
-    completed = _flags(row.status == "completed" for row in record.rows)[order]
-    failed = _flags(row.status == "failed" for row in record.rows)[order]
-    rejected = _flags(row.finish_reason == "rejected" for row in record.rows)[order]
-    at_length = _flags(row.finish_reason == "length" for row in record.rows)[order]
+    ended_well = record.where("status", "completed")
+    completed = ended_well[order]
+    failed = record.where("status", "failed")[order]
+    rejected = record.where("finish_reason", "rejected")[order]
+    at_length = record.where("finish_reason", "length")[order]
     answer = record.column_ns("first_answer")[order]
-    event_ns = record.event_times_ns()
-    itl_event = _gap_ends(record)
+    events = Events(record)
     return RequestTimes(
         row=order,
         completed=completed,
@@ -110,33 +108,14 @@ def request_times(record: RunRecord) -> RequestTimes:
         ttft_sched_ms=_between_ms(scheduled, first, completed),
         e2el_sched_ms=_between_ms(scheduled, last, completed),
         ttfot_ms=_between_ms(sent, np.where(answer == MISSING, first, answer), completed),
-        itl_ms=(event_ns[itl_event] - event_ns[itl_event - 1]) / 1e6,
-        itl_event=itl_event,
-        event_ns=event_ns,
+        gaps_ms=events.gaps_ms(ended_well),
+        gaps_in_time_ms=events.gaps_in_time_ms(ended_well, TAU_SAMPLE),
     )
-
-
-def _flags(values: Iterable[bool]) -> BoolArray:
-    return np.fromiter(values, dtype=np.bool_)
 
 
 def _between_ms(begin_ns: IntColumn, end_ns: IntColumn, wanted: BoolArray) -> FloatArray:
     known = wanted & (begin_ns != MISSING) & (end_ns != MISSING)
     return np.where(known, (end_ns - begin_ns) / 1e6, np.nan)
-
-
-def _gap_ends(record: RunRecord) -> IntColumn:
-    """Indices of the token events that end a gap: all events of completed requests but their first."""
-    at, count = record.column("events_at"), record.column("events")
-    keep = _flags(row.status == "completed" for row in record.rows) & (count > 0)
-    at, count = at[keep], count[keep]
-    # +1 where a request's events begin, -1 behind their end: the running sum marks the events that count.
-    marks = np.zeros(record.event_values.shape[0] + 1, dtype=np.int8)
-    marks[at] += 1
-    marks[at + count] -= 1
-    counts = np.cumsum(marks[:-1], dtype=np.int8).astype(np.bool_)
-    counts[at] = False
-    return np.flatnonzero(counts)
 
 
 def event_owner(record: RunRecord) -> NDArray[np.int32]:

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, ndtri
 
 from reports.schema import Distribution
+from reports.tally import Tally
 
 FloatArray = NDArray[np.float64]
+Ordered = FloatArray | Tally  # ascending
 
 # tau is a property of the process, so a stretch of this many values from the middle is enough to estimate it.
 TAU_SAMPLE = 1 << 18
@@ -77,14 +79,12 @@ def rank_interval(n: int, p: float, confidence: float) -> tuple[int, int] | None
     return (low, high) if low >= 1 and high <= n else None
 
 
-def quantile_interval(
-    ordered: FloatArray, p: float, n_eff: float, confidence: float = 0.95
-) -> tuple[float, float] | None:
+def quantile_interval(ordered: Ordered, p: float, n_eff: float, confidence: float = 0.95) -> tuple[float, float] | None:
     """The p-quantile's interval from sorted values that are worth `n_eff` independent ones.
 
     The ranks are those of n_eff values, stretched to the ranks of all values, outwards.
     """
-    n, m = ordered.shape[0], math.floor(n_eff)
+    n, m = len(ordered), math.floor(n_eff)
     ranks = rank_interval(m, p, confidence) if m else None
     if ranks is None:
         return None
@@ -103,31 +103,41 @@ def wilson_interval(share: float, n_eff: float, confidence: float = 0.95) -> tup
     return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
-def quantile(ordered: FloatArray, p: float) -> float:
+def quantile(ordered: Ordered, p: float) -> float:
     """Linear interpolation of sorted values, as NumPy's default, which would sort them again; but infinite once an
     infinite value takes part, where NumPy gives NaN."""
-    at = p * (ordered.shape[0] - 1)
+    at = p * (len(ordered) - 1)
     low = math.floor(at)
-    if at == low or math.isinf(ordered[low]):
-        return float(ordered[low])
-    return float(ordered[low] + (ordered[low + 1] - ordered[low]) * (at - low))
+    below = float(ordered[low])
+    if at == low or math.isinf(below):
+        return below
+    return float(below + (ordered[low + 1] - below) * (at - low))
 
 
 def distribution(values: FloatArray, n_eff: float | None = None) -> Distribution:
     """Count, mean, population standard deviation and percentiles, without missing values (NaN). `values` in order of
     sending, unless n_eff says what they are worth."""
     values = values[~np.isnan(values)]
-    n = values.shape[0]
-    if n == 0:
+    if values.shape[0] == 0:
         return Distribution(count=0)
     if n_eff is None:
         n_eff = effective_n(values)
-    ordered = np.sort(values)
+    return _distribution(np.sort(values), float(values.mean()), float(values.std()), n_eff)
+
+
+def tallied_distribution(tally: Tally, n_eff: float) -> Distribution:
+    """The same of values that were only counted."""
+    if len(tally) == 0:
+        return Distribution(count=0)
+    return _distribution(tally, tally.mean(), tally.std(), n_eff)
+
+
+def _distribution(ordered: Ordered, mean: float, std: float, n_eff: float) -> Distribution:
     p50, p90, p95, p99, p999 = (quantile(ordered, p) for p in (0.5, 0.9, 0.95, 0.99, 0.999))
     return Distribution(
-        count=n,
-        mean=float(values.mean()),
-        std=float(values.std()),
+        count=len(ordered),
+        mean=mean,
+        std=std,
         p50=p50,
         p90=p90,
         p95=p95,

@@ -17,7 +17,8 @@ from __future__ import annotations
 import numpy as np
 
 from engines.base import MISSING, RunRecord
-from reports.metrics import RequestTimes, event_owner
+from reports.events import Events
+from reports.metrics import RequestTimes
 from reports.schema import Steady
 
 FULL = 0.9  # of the median
@@ -35,16 +36,9 @@ def steady(record: RunRecord, times: RequestTimes) -> Steady | None:
     done = times.completed & (times.last_ns > start) & (times.last_ns <= end)
     if not done.any():
         return None
-    at = times.event_ns
-    inside = (at > start) & (at <= end)
     # Events of a request share its tokens evenly: a server may send several tokens in one event.
     events, tokens = record.column("events"), record.column("output_tokens")
-    if np.array_equal(events, tokens):
-        delivered = float(np.count_nonzero(inside))
-    else:
-        owner = event_owner(record)
-        per_event = tokens / np.maximum(events, 1)
-        delivered = float(per_event[owner[inside & (owner >= 0)]].sum())
+    delivered = float(Events(record).within(start, end) @ (tokens / np.maximum(events, 1)))
     seconds = (end - start) / 1e9
     return Steady(
         start_s=start / 1e9,

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from engines.base import RunRecord
+from engines.base import MISSING, RunRecord
 from engines.scheduling.ledger import WASTE, Blocked, StepArray
 from reports.gate import parse_all
 from reports.gpu import with_gpu
 from reports.groups import Groups
 from reports.judge import Judge
-from reports.metrics import LATENCIES, RequestTimes, definitions, request_times
-from reports.quantiles import distribution, effective_n
+from reports.metrics import PER_REQUEST, RequestTimes, definitions, request_times
+from reports.quantiles import distribution, effective_n, tallied_distribution
 from reports.schema import Distribution, Latency, Requests, RunFile, Signals, SlaResult, Summary, Throughput, Waste
 from reports.steady import steady
 from reports.validity import validity
@@ -52,7 +52,7 @@ def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ())
 
 def _first_answers(record: RunRecord, times: RequestTimes) -> Distribution | None:
     """Where no answer came after reasoning it would be TTFT once more."""
-    if not any(row.first_answer is not None for row in record.rows):
+    if (record.column_ns("first_answer") == MISSING).all():
         return None
     return distribution(times.ttfot_ms, effective_n(times.ttfot_ms))
 
@@ -61,7 +61,8 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple
     slas = parse_all(header.criteria.sla)
     throughput = _throughput(record, times)
     judge = Judge(times, throughput, header.criteria, header.workload.pacing.open_loop, record.interrupted)
-    latencies = {name: distribution(times.latency(name), times.effective_n(name)) for name in LATENCIES}
+    latencies = {name: distribution(times.latency(name), times.effective_n(name)) for name in PER_REQUEST}
+    latencies["itl_ms"] = tallied_distribution(times.gaps_ms, times.effective_n("itl_ms"))
     groups = Groups(record, times, throughput.window_s)
     summary = Summary(
         requests=_requests(record, times),
@@ -79,10 +80,12 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple
 
 
 def _requests(record: RunRecord, times: RequestTimes) -> Requests:
+    failed = np.flatnonzero(record.where("status", "failed"))
+    reasons, reason = record.labels("finish_reason")
+    messages, message = record.labels("error")
     errors = Counter(
-        row.finish_reason if row.finish_reason not in (None, "error") else row.error or "error"
-        for row in record.rows
-        if row.status == "failed"
+        word if (word := reasons[reason[at]]) not in (None, "error") else messages[message[at]] or "error"
+        for at in failed.tolist()
     )
     return Requests(
         planned=record.planned,

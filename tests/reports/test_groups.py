@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.base import RunRecord
-from reports.metrics import definitions, request_times
+from reports.metrics import definitions
 from reports.schema import Summary
 from reports.service import overlaps, service_gap_tokens, waits_ns
 from reports.summary import summarize
@@ -210,7 +210,7 @@ def test_the_gap_equals_plain_python(made: RunRecord) -> None:
             if all(waiting[a][t] and waiting[b][t] for t in range(begin, end)):
                 worst = max(worst or 0.0, abs(ahead[end] - ahead[begin]))
     which = np.array([names.index(one.tenant) for one in made.rows], dtype=np.int64)
-    found = service_gap_tokens(made, request_times(made).event_ns, which, len(names))
+    found = service_gap_tokens(made, made.event_times_ns(), which, len(names))
     assert found == worst if worst is None else found == pytest.approx(worst)
 
 
