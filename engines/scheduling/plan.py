@@ -55,3 +55,4 @@ class StepResult:
     start_ns: int
     end_ns: int
     busy_ns: int  # time the device worked for this step
+    bucket_padding_tokens: int = 0  # launched beyond the plan, to fill up a shape that can be launched

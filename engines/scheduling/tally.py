@@ -86,4 +86,6 @@ class StepTally:
         self.row["start_ns"] = result.start_ns
         self.row["end_ns"] = result.end_ns
         self.row["busy_ns"] = result.busy_ns
+        self.row["bucket_padding_tokens"] = result.bucket_padding_tokens
+        self.row["launched_tokens"] += result.bucket_padding_tokens
         self.row["sampled_tokens"] = delivered
