@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from engines.scheduling.admitting import admit
 from engines.scheduling.ledger import Blocked
+from engines.scheduling.making_room import make_room, share_again
 from engines.scheduling.plan import IntArray, StepPlan, StepResult
 from engines.scheduling.request import Request, State
 from engines.scheduling.seating import Seating
@@ -108,14 +110,14 @@ class Scheduler:
 
     def _plan(self, now_ns: int) -> StepPlan | None:
         seating = self.seating
-        counts, padding, evicted = seating.make_room()
+        shares, evicted = make_room(seating)
         if evicted:
             for request in seating.rejected:
                 self._live.pop(request.index, None)
             seating.traffic.blocked = Blocked.PREEMPTED if self.num_waiting else Blocked.NO
-        elif seating.admit(counts, now_ns):
-            counts, padding = seating.share_fitting()
-        return self._launch(now_ns, counts, padding)
+        elif admit(seating, shares.counts, now_ns):
+            shares = share_again(seating)
+        return self._launch(now_ns, *shares)
 
     def _launch(self, now_ns: int, counts: IntArray, padding: IntArray) -> StepPlan | None:
         rows = self.rows

@@ -1,6 +1,6 @@
-"""Seating: who sits. Makes room by evicting, admits who waits, and sees off who leaves.
+"""Seating: who sits. What happens to one request that sits down, is evicted or ends; who that is, others decide.
 
-  admit                       evict
+   sit (admitting.py)        evict (making_room.py)
 Waiting ──────► seat ────────────────► Waiting (recompute, swap) or ended (reject)
                  │ leave (ended)
                  ▼
@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from engines.base import Stint
-from engines.scheduling.gate import Denied, ResourceGate
+from engines.scheduling.gate import ResourceGate
 from engines.scheduling.kv import KVManager
-from engines.scheduling.ledger import Blocked
 from engines.scheduling.plan import IntArray
 from engines.scheduling.policies.admission import Admission
 from engines.scheduling.policies.batching import Batching, bucket_of
@@ -60,26 +59,26 @@ class Seating:
         self.rejected: list[Request] = []  # under pressure, while planning; told by the next update
         self.wake_at_ns: int | None = None  # when time alone will let somebody in
         self.collected = 0  # newest collected step
-        self._step = 0  # the step being planned
-        self._turn: int | None = None  # the prompt bucket of this step
-        self._evicted: set[int] = set()  # requests that lost their seat in this planning: they do not come back in it
+        self.step = 0  # the step being planned
+        self.turn: int | None = None  # the prompt bucket of this step
+        self.evicted: set[int] = set()  # requests that lost their seat in this planning: they do not come back in it
 
     # -- sharing a step ------------------------------------------------------------------------------------------
 
     def begin(self, step: int) -> None:
-        self._step = step
+        self.step = step
         self.wake_at_ns = None
-        self._turn = None
-        self._evicted.clear()
+        self.turn = None
+        self.evicted.clear()
         batching, rows = self.policies.batching, self.rows
         if batching.buckets:
             slots = rows.in_order()
             prefilling = rows.bucket[slots[self.wants(slots) > 1]].tolist()
-            self._turn = batching.turn(prefilling, self.waiting.buckets(), step)
+            self.turn = batching.turn(prefilling, self.waiting.buckets(), step)
 
     def open_all_buckets(self) -> bool:
         """The bucket whose turn it is has nothing that can run: let all in. False if they were in already."""
-        closed, self._turn = self._turn is not None, None
+        closed, self.turn = self.turn is not None, None
         return closed
 
     def share(self) -> tuple[IntArray, IntArray]:
@@ -91,54 +90,18 @@ class Seating:
         """Known tokens each seat has not computed yet; 0 for a finished request that keeps its seat."""
         rows = self.rows
         wants = (np.minimum(rows.known[slots], rows.kv_limit[slots]) - rows.computed[slots]) * rows.live[slots]
-        if self._turn is not None:  # the prompts of other buckets wait for their step
-            wants *= (rows.bucket[slots] == self._turn) | (wants <= 1)
+        if self.turn is not None:  # the prompts of other buckets wait for their step
+            wants *= (rows.bucket[slots] == self.turn) | (wants <= 1)
         return wants
 
-    # -- making room ---------------------------------------------------------------------------------------------
+    # -- getting up under pressure, sitting down ------------------------------------------------------------------
 
-    def make_room(self) -> tuple[IntArray, IntArray, bool]:
-        """Share the step among the seats, evicting until their growth fits what is available.
-
-        Nothing is planned yet, so a victim is never a planned row. Returns (counts, padding, whether any was evicted).
-        """
-        evicted = False
-        while True:
-            counts, padding = self.share()
-            slots = self.rows.in_order()
-            growth = self.kv.beyond_promise(slots, self.rows.computed[slots] + counts)
-            short = int(growth.sum()) - self.kv.available
-            if short <= 0:
-                return counts, padding, evicted
-            if short <= self.kv.pool.num_pending:
-                # Blocks are on their way back behind a fence: the last rows wait a step, nobody else is evicted.
-                return self._shorten(counts, slots), padding, evicted
-            victim = self._occupant(self.policies.victims.choose(slots[self.rows.live[slots]], self.rows))
-            self._evict(victim, self.policies.pressure.fate(victim), resumes_first=True)
-            evicted = True
-
-    def share_fitting(self) -> tuple[IntArray, IntArray]:
-        """As share(), with newcomers seated. One that goes before others may be handed more than it was promised for;
-        it then takes from what is available, or makes do with its promise."""
-        counts, padding = self.share()
-        slots = self.rows.in_order()
-        if int(self.kv.beyond_promise(slots, self.rows.computed[slots] + counts).sum()) > self.kv.available:
-            counts = self._shorten(counts, slots)
-        return counts, padding
-
-    def _shorten(self, counts: IntArray, slots: IntArray) -> IntArray:
-        """Counts that fit the blocks there are: the last rows in plan order get no more than their own blocks hold."""
-        computed = self.rows.computed[slots]
-        growth = self.kv.beyond_promise(slots, computed + counts)
-        fits = np.cumsum(growth) <= self.kv.available
-        return np.where(fits, counts, np.minimum(counts, self.kv.capacity(slots) - computed))
-
-    def _occupant(self, slot: int) -> Request:
+    def occupant(self, slot: int) -> Request:
         request = self.rows.request[slot]
         assert request is not None
         return request
 
-    def _evict(self, request: Request, fate: Fate, *, resumes_first: bool) -> None:
+    def evict(self, request: Request, fate: Fate, *, resumes_first: bool) -> None:
         """resumes_first: once swapped out it goes before all who have no blocks; not so who got up for another."""
         slot = request.slot
         if fate is Fate.REJECT:
@@ -152,7 +115,7 @@ class Seating:
         computed = int(self.rows.computed[slot])
         self.traffic.preempted += 1
         request.preemptions += 1
-        self._evicted.add(request.index)
+        self.evicted.add(request.index)
         request.pending = int(self.rows.known[slot]) - request.prompt_tokens - request.output_tokens
         if fate is Fate.SWAP and self.kv.held(slot) <= self.kv.host.num_free:
             blocks = self.kv.blocks(slot)
@@ -167,76 +130,7 @@ class Seating:
         self.leave(request)
         self.waiting.push(request)
 
-    # -- admitting -----------------------------------------------------------------------------------------------
-
-    def admit(self, counts: IntArray, now_ns: int) -> bool:
-        """Seat who waits, first come by the order, while tokens, seats and KV last. True if anybody changed seats.
-
-        Who does not fit waits, and everybody behind in the same queue; a tenant at its quota holds back no other.
-        """
-        if not len(self.waiting):
-            return False
-        skip = self.waiting.queues_outside(self._turn)
-        set_aside: list[Request] = []  # heads that were passed
-        changed = False
-        room, reserved = self.door(counts)
-        while (head := self.waiting.head(skip)) is not None:
-            takes, denied = self._try(head, room, reserved, now_ns)
-            if denied is None:
-                room -= takes
-                changed = True
-                for passed in set_aside:
-                    passed.bypassed += 1
-            elif denied.why is Blocked.QUOTA:
-                skip.add(head.queue)
-                self._block(denied)
-            elif self._yield_to(head, denied):
-                changed = True
-                room, reserved = self.door(self.share()[0])
-            elif denied.why in (Blocked.KV, Blocked.WATERMARK) and self.policies.skip_ahead.may_pass(head):
-                self.waiting.pop(head)
-                set_aside.append(head)
-                self._block(denied)
-            else:
-                self._block(denied)
-                break
-        for passed in set_aside:
-            self.waiting.push(passed)
-        return changed
-
-    def door(self, counts: IntArray) -> tuple[int, int]:
-        """(tokens that new requests may use, available blocks that seated requests will take in this step)."""
-        slots = self.rows.in_order()
-        computed = self.rows.computed[slots]
-        room = self.policies.batching.room(self.wants(slots), computed, counts, self.gate.budget)
-        return room, int(self.kv.beyond_promise(slots, computed + counts).sum())
-
-    def _try(self, head: Request, room: int, reserved: int, now_ns: int) -> tuple[int, Denied | None]:
-        """Seat the head: (tokens it takes of the room, None), or (0, why not)."""
-        policies, kv = self.policies, self.kv
-        if head.index in self._evicted:
-            return 0, Denied(Blocked.PREEMPTED)
-        if self.rows.num_taken == 0:
-            opens_ns = policies.batching.opens_at_ns(len(self.waiting), self.rows.num_slots, head.submitted_ns)
-            if opens_ns > now_ns:
-                return 0, Denied(Blocked.PATIENCE, opens_ns)
-        hits = kv.match(head)
-        computed = head.swapped_positions or len(hits) * kv.block_size
-        want = min(head.known, head.kv_limit) - computed
-        takes = policies.batching.takes(want, room, head.preemptions > 0) if room else 0
-        if takes == 0:
-            return 0, Denied(policies.batching.blocked)
-        if self.rows.num_live and not policies.admission.permits(head, self.rows, kv):
-            return 0, Denied(Blocked.PEAK)
-        promise = policies.admission.promise(head, kv, computed + takes)
-        watermark = policies.admission.watermark_blocks
-        denied = self.gate.seat(head, promise, hits, set_aside=reserved, watermark=watermark, now_ns=now_ns)
-        if denied is not None:
-            return 0, denied
-        self._sit(head, computed)
-        return takes, None
-
-    def _sit(self, request: Request, computed: int) -> None:
+    def sit(self, request: Request, computed: int) -> None:
         self.waiting.pop(request)
         self.traffic.admitted += 1
         self.policies.order.admitted(request)
@@ -251,30 +145,13 @@ class Seating:
         else:
             self.traffic.prefix_hit_tokens += computed
         request.state = State.RUNNING
-        request.seated_step, request.sampled_step = self._step, 0
+        request.seated_step, request.sampled_step = self.step, 0
 
     def take_moves(self) -> Moves:
         """The copies for the plan that is now launched. Its host blocks may be used again by later plans."""
         moves, self.moves = self.moves, Moves()
         self.kv.host.release([host for host, _ in moves.back])
         return moves
-
-    def _yield_to(self, head: Request, denied: Denied) -> bool:
-        """True if a seated request got up for the head. With a fence pending, what was given up is on its way."""
-        if denied.why not in (Blocked.ROWS, Blocked.KV, Blocked.WATERMARK):
-            return False
-        if self.rows.num_pending or self.kv.pool.num_pending:
-            return False
-        slot = self.policies.yielding.who(head, self.rows)
-        if slot is None:
-            return False
-        self._evict(self._occupant(slot), Fate.SWAP, resumes_first=False)
-        return True
-
-    def _block(self, denied: Denied) -> None:
-        self.traffic.blocked = denied.why
-        if denied.until_ns is not None:
-            self.wake_at_ns = min(denied.until_ns, self.wake_at_ns or denied.until_ns)
 
     def quiet(self) -> bool:
         """True if, until a seated request ends, who is kept waiting stays so whatever the policies: then nobody waits,
@@ -325,7 +202,7 @@ class Seating:
         self._let_go(request.slot)
 
     def _let_go(self, slot: int) -> None:
-        self.gate.leave(self._occupant(slot), self.collected)
+        self.gate.leave(self.occupant(slot), self.collected)
 
     def _close_stint(self, request: Request) -> None:
         ended = max(self.collected, request.seated_step)

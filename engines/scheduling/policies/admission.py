@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from engines.scheduling.kv import KVManager
+from engines.scheduling.plan import IntArray
 from engines.scheduling.request import Request
 from engines.scheduling.rows import Rows
 
@@ -19,8 +20,16 @@ class Admission(Protocol):
         """Blocks to promise in all, when the request's first step would compute its positions up to `first_end`."""
         ...
 
-    def permits(self, request: Request, rows: Rows, kv: KVManager) -> bool:
+    def look(self, rows: Rows, kv: KVManager) -> None:
+        """These sit now. Told before anybody is admitted in a step, and again when somebody has got up."""
+        ...
+
+    def permits(self, request: Request) -> bool:
         """False: not now, though the promise could be kept. Not asked when nobody sits."""
+        ...
+
+    def seated(self, request: Request) -> None:
+        """This one sits down, beside those of the last look."""
         ...
 
 
@@ -35,21 +44,19 @@ class FullPrompt:
     def promise(self, request: Request, kv: KVManager, first_end: int) -> int:
         return kv.blocks_for(min(request.known, request.kv_limit))
 
-    def permits(self, request: Request, rows: Rows, kv: KVManager) -> bool:
+    def look(self, rows: Rows, kv: KVManager) -> None: ...
+
+    def permits(self, request: Request) -> bool:
         return True
 
+    def seated(self, request: Request) -> None: ...
 
-class FullReserve:
+
+class FullReserve(FullPrompt):
     """Prompt and every output token it may make: it can never run short. Occupancy pays for that."""
-
-    vetoes = False
-    watermark_blocks = 0
 
     def promise(self, request: Request, kv: KVManager, first_end: int) -> int:
         return kv.blocks_for(request.kv_limit)
-
-    def permits(self, request: Request, rows: Rows, kv: KVManager) -> bool:
-        return True
 
 
 class Optimistic(FullPrompt):
@@ -60,21 +67,63 @@ class Optimistic(FullPrompt):
 
 
 class Peak(FullPrompt):
-    """As full-prompt, but only while the predicted peak of all who sit fits the pool (the rule of LightLLM).
-
-    With a_j positions held now and b_j still to come, sorted by b descending, requests 0..i are still there when
-    request i ends, so the peak is  max over i of  (i + 1) * b_i + a_0 + ... + a_i.  Each request may waste up to
-    block_size - 1 positions of its last block. b is the largest number of tokens it may make.
-    """
+    """As full-prompt, but only while the predicted peak of all who sit fits the pool (the rule of LightLLM)."""
 
     vetoes = True
 
-    def permits(self, request: Request, rows: Rows, kv: KVManager) -> bool:
+    def __init__(self, watermark_blocks: int = 0) -> None:
+        super().__init__(watermark_blocks)
+        self._forecast: Forecast | None = None
+        self._positions = 0  # in the pool
+
+    def look(self, rows: Rows, kv: KVManager) -> None:
         seated = rows.in_order()
         seated = seated[rows.live[seated]]
-        held = np.append(rows.known[seated], request.known)
-        left = np.append(rows.kv_limit[seated], request.kv_limit) - held
+        held = rows.known[seated]
+        self._forecast = Forecast(held, rows.kv_limit[seated] - held, kv.block_size)
+        self._positions = kv.num_blocks * kv.block_size
+
+    def permits(self, request: Request) -> bool:
+        assert self._forecast is not None
+        return self._forecast.peak_with(request.known, request.kv_limit - request.known) <= self._positions
+
+    def seated(self, request: Request) -> None:
+        assert self._forecast is not None
+        self._forecast.add(request.known, request.kv_limit - request.known)
+
+
+class Forecast:
+    """The most KV positions that some requests will ever hold at once, if none other comes.
+
+    With h_j positions held now and l_j still to come, sorted by l descending, requests 0..i are still there when
+    request i ends, so the peak is  max over i of  (i + 1) * l_i + h_0 + ... + h_i.  Each request may waste up to
+    block_size - 1 positions of its last block, which counts as held. l is the largest number of tokens it may make.
+
+    One more request changes nothing for those before it, and adds  l_i + its h  to each behind it: so two running
+    maxima answer "what if?" at once.
+    """
+
+    def __init__(self, held: IntArray, left: IntArray, block_size: int) -> None:
         by_left = np.argsort(-left, kind="stable")
-        count = np.arange(1, len(held) + 1)
-        peak = np.max(count * left[by_left] + np.cumsum(held[by_left]) + count * (kv.block_size - 1))
-        return int(peak) <= kv.num_blocks * kv.block_size
+        self._waste = block_size - 1
+        self._less = -left[by_left]  # ascending, as searchsorted wants it
+        self._held = held[by_left] + self._waste
+        self._sum_up()
+
+    def _sum_up(self) -> None:
+        self._held_before = np.concatenate(([0], np.cumsum(self._held)))
+        at_end = self._held_before[1:] - np.arange(1, len(self._less) + 1) * self._less
+        self._peak_before = np.maximum.accumulate(np.concatenate(([0], at_end)))
+        self._peak_behind = np.maximum.accumulate((at_end - self._less)[::-1])[::-1]
+
+    def peak_with(self, held: int, left: int) -> int:
+        """The peak if one more request held so many positions, with so many still to come."""
+        at, held = int(np.searchsorted(self._less, -left)), held + self._waste
+        peak = max(int(self._peak_before[at]), (at + 1) * left + int(self._held_before[at]) + held)
+        return peak if at == len(self._less) else max(peak, int(self._peak_behind[at]) + held)
+
+    def add(self, held: int, left: int) -> None:
+        at = int(np.searchsorted(self._less, -left))
+        self._less = np.concatenate((self._less[:at], [-left], self._less[at:]))
+        self._held = np.concatenate((self._held[:at], [held + self._waste], self._held[at:]))
+        self._sum_up()
