@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cbbench import __version__
-from cbbench.cli import calibrate, compare, gate, report, run, serve, sweep, workload
+from cbbench.cli import calibrate, compare, doctor, gate, report, run, serve, sweep, workload
 from cbbench.cli.errors import explain
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("compare")(compare.command)
 app.command("report")(report.command)
 app.command("calibrate")(calibrate.command)
 app.command("serve")(serve.command)
+app.command("doctor")(doctor.command)
 app.add_typer(workload.app, name="workload")
 
 

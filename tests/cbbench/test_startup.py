@@ -19,7 +19,7 @@ def loaded_by(code: str, *arguments: str) -> list[str]:
     return done.stdout.splitlines()[-1].split()[1:]
 
 
-@pytest.mark.parametrize("arguments", [(), ("run",), ("sweep",), ("report",), ("workload",), ("serve",)])
+@pytest.mark.parametrize("arguments", [(), ("run",), ("sweep",), ("report",), ("workload",), ("serve",), ("doctor",)])
 def test_help_is_light(arguments: tuple[str, ...]) -> None:
     assert loaded_by(HELP, *arguments) == []
 
