@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 T = TypeVar("T")
+BLOCK_BYTES = 1 << 24
 
 
 class FolderError(Exception):
@@ -36,7 +37,11 @@ def disk(path: Path) -> Iterator[None]:
 
 def write_atomic(path: Path, content: object) -> None:
     """JSON for people to read, replaced at once: whoever reads sees the old file or the new one."""
-    data = msgspec.json.format(msgspec.json.encode(content, enc_hook=_plain), indent=2) + b"\n"
+    write_whole(path, msgspec.json.format(msgspec.json.encode(content, enc_hook=_plain), indent=2) + b"\n")
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """The file as it was or with all of `data`, never in between. FolderError when the disk will not take it."""
     temporary = path.with_name(path.name + ".tmp")
     with disk(path):
         try:
@@ -79,36 +84,53 @@ def read_json(path: Path, kind: type[T], schema: str | None = None) -> T:
 
 def read_lines(path: Path, kind: type[T], notes: list[str]) -> list[T]:
     """One value per line. A torn last line and corrupt ones are left out, and a note says how many."""
+    return [value for block in read_blocks(path, kind, notes) for value in block]
+
+
+def read_blocks(path: Path, kind: type[T], notes: list[str]) -> Iterator[list[T]]:
+    """The same, some thousand lines at a time, so that a long file is not in memory whole. The notes come at the end."""
     if not path.exists():
-        return []
-    with disk(path):
-        data = path.read_bytes()
+        return
     decoder = msgspec.json.Decoder(kind)
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
+    rest, corrupt = b"", 0
+    with disk(path), open(path, "rb") as file:
+        while data := file.read(BLOCK_BYTES):
+            data = rest + data
+            whole = data[: data.rfind(b"\n") + 1]
+            rest = data[len(whole) :]
+            values, left_out = _decoded(decoder, whole)
+            corrupt += left_out
+            yield values
+    if rest:
         notes.append(f"{path.name}: the last line was torn and is left out")
+    if corrupt:
+        notes.append(f"{path.name}: {corrupt} corrupt lines are left out")
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], lines: bytes) -> tuple[list[T], int]:
+    """(the values, how many lines were corrupt)."""
     try:
-        return decoder.decode_lines(whole)
+        return decoder.decode_lines(lines), 0
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
-    values = []
-    corrupt = 0
-    for line in whole.splitlines():
+    values, corrupt = [], 0
+    for line in lines.splitlines():
         try:
             values.append(decoder.decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError):
             corrupt += 1
-    notes.append(f"{path.name}: {corrupt} corrupt lines are left out")
-    return values
+    return values, corrupt
 
 
 def read_array(path: Path, dtype: np.dtype[Any], notes: list[str]) -> NDArray[Any]:
-    """Values of a fixed size, as many as are whole."""
+    """Values of a fixed size, as many as are whole; they are mapped into memory, and read when they are looked at."""
     if not path.exists():
         return np.empty(0, dtype)
     with disk(path):
-        data = path.read_bytes()
-    whole = len(data) // dtype.itemsize * dtype.itemsize
-    if whole < len(data):
-        notes.append(f"{path.name}: the last value was torn and is left out")
-    return np.frombuffer(data[:whole], dtype)
+        size = path.stat().st_size
+        count = size // dtype.itemsize
+        if count * dtype.itemsize < size:
+            notes.append(f"{path.name}: the last value was torn and is left out")
+        if not count:  # which cannot be mapped
+            return np.empty(0, dtype)
+        return np.asarray(np.memmap(path, dtype, mode="r", shape=(count,)))
