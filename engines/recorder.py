@@ -12,7 +12,7 @@ import numpy as np
 
 from engines.base import Observer, RequestRow, RunRecord, Signal, Status
 from engines.request_table import RequestTable
-from engines.scheduling.ledger import LEDGER
+from engines.scheduling.ledger import LEDGER, StepArray
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Outcome
 from engines.step_runs import StepRuns
@@ -42,20 +42,37 @@ class Recorder:
     def take(self, outcome: Outcome, now_ns: int) -> None:
         """Record a step's ledger row, if it has one, and the requests that ended."""
         if outcome.ledger_row is not None:
-            if self._num_steps == len(self._steps):
-                # In place, and by a quarter: a long ledger must not be there twice.
-                self._steps.resize(self._num_steps + max(CHUNK_STEPS, self._num_steps // 4), refcheck=False)
-            self._steps[self._num_steps] = outcome.ledger_row
-            self._num_steps += 1
-            if self._num_steps - self._told == CHUNK_STEPS:
-                self._tell_steps()
+            self._keep(outcome.ledger_row, 1)
             self._signals.add(outcome)
         for request in outcome.finished:
             self._end(request, now_ns)
         if now_ns >= self._signals.due_ns:
-            signal = self._signals.sample(now_ns, len(self._rows))
-            self._signal_list.append(signal)
-            self._observer.sampled(signal)
+            self._sample(now_ns)
+
+    def take_steps(self, steps: StepArray) -> None:
+        """Record these steps, in which nobody got a first token or ended, as so many take() would."""
+        while len(steps):
+            until = int(np.searchsorted(steps["end_ns"], self._signals.due_ns)) + 1
+            now, steps = steps[:until], steps[until:]
+            self._keep(now, len(now))
+            self._signals.add_steps(now)
+            if (end_ns := int(now["end_ns"][-1])) >= self._signals.due_ns:
+                self._sample(end_ns)
+
+    def _keep(self, steps: StepArray, count: int) -> None:
+        """steps: one row or an array of them."""
+        if self._num_steps + count > len(self._steps):
+            # In place, and by a quarter: a long ledger must not be there twice.
+            self._steps.resize(self._num_steps + max(CHUNK_STEPS, count, self._num_steps // 4), refcheck=False)
+        self._steps[self._num_steps : self._num_steps + count] = steps
+        self._num_steps += count
+        if self._num_steps - self._told >= CHUNK_STEPS:
+            self._tell_steps()
+
+    def _sample(self, now_ns: int) -> None:
+        signal = self._signals.sample(now_ns, len(self._rows))
+        self._signal_list.append(signal)
+        self._observer.sampled(signal)
 
     def record(self, interrupted: bool) -> RunRecord:
         self._tell_steps()
@@ -137,6 +154,18 @@ class _Signals:
         for request in outcome.delivered:
             if request.output_tokens == 1 and request.first_ns is not None:
                 self._ttfts_ms.append((request.first_ns - request.sent_ns) / 1e6)
+
+    def add_steps(self, steps: StepArray) -> None:
+        """As add() of each, where nobody got a first token."""
+        ends_ns, decode_rows = steps["end_ns"], steps["decode_rows"].astype(np.int64)
+        self._row = steps[-1]
+        self._busy_ns += int(steps["busy_ns"].sum())
+        self._tokens += int(steps["sampled_tokens"].sum())
+        self._decode_ns += int(decode_rows[0]) * (int(ends_ns[0]) - self._last_end_ns)
+        self._decode_ns += int((decode_rows[1:] * np.diff(ends_ns)).sum())
+        self._decode_rows += int(decode_rows.sum())
+        self._last_end_ns = int(ends_ns[-1])
+        self._preemptions += int(steps["preempted"].sum())
 
     def sample(self, now_ns: int, completed: int) -> Signal:
         span_ns = max(now_ns - self._last_ns, 1)

@@ -92,7 +92,7 @@ class KVManager:
     def beyond_promise(self, slots: IntArray, ends: IntArray) -> IntArray:
         """Blocks each slot needs from `available` to hold positions 0..end-1: int64[len(slots)]."""
         blocks: IntArray = (ends + (self.block_size - 1)) // self.block_size
-        return (blocks - self._held[slots] - self._promised[slots]).clip(0)
+        return np.maximum(blocks - self._held[slots] - self._promised[slots], 0)
 
     def capacity(self, slots: IntArray) -> IntArray:
         """Positions that fit the blocks each slot holds or has been promised: int64[len(slots)]."""

@@ -23,6 +23,8 @@ from engines.scheduling.request import Request
 IntArray = NDArray[np.int64]
 Tables = NDArray[np.int32]
 
+NO_MOVES: IntArray = np.empty((0, 2), dtype=np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
@@ -39,9 +41,9 @@ class StepPlan:
     dead_tokens: int  # tokens launched in each dead row
     tables: Tables  # [max_num_seqs, max blocks per sequence], by reference: indexed by slot
     # [moves, 2] (device block, host block), carried out before anything of the step is written
-    swap_out: IntArray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
+    swap_out: IntArray = field(default_factory=lambda: NO_MOVES)
     # [moves, 2] (host block, device block), carried out after swap_out
-    swap_in: IntArray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
+    swap_in: IntArray = field(default_factory=lambda: NO_MOVES)
 
     @property
     def launched_tokens(self) -> int:

@@ -29,6 +29,7 @@ class Rows:
         self.last_step: IntArray = np.zeros(num_slots, dtype=np.int64)  # newest step that has a row for this seat
         self.live: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.zeros(num_slots, dtype=np.bool_)
         self.num_live = 0  # seats of unfinished requests
+        self.num_resumed = 0  # seats of requests that had been preempted with work to do again
         # (rank, sequence, slot) of every taken seat, best rank first
         self._order: list[tuple[float, int, int]] = []
         self._order_slots: IntArray | None = None
@@ -69,6 +70,7 @@ class Rows:
         self.last_step[slot] = 0
         self.live[slot] = True
         self.num_live += 1
+        self.num_resumed += request.computed_peak > 0
         insort(self._order, (request.rank, request.sequence, slot))
         self._order_slots = None
         return slot
@@ -86,6 +88,7 @@ class Rows:
             self.end(slot)
         del self._order[bisect_left(self._order, (request.rank, request.sequence, slot))]
         self._order_slots = None
+        self.num_resumed -= int(self.peak[slot]) > 0
         request.slot = NO_SLOT
         self.request[slot] = None
         fence = int(self.last_step[slot])
@@ -107,6 +110,7 @@ class Rows:
         assert sorted([*taken, *self._free, *(slot for _, slot in self._pending)]) == list(range(self.num_slots))
         assert self._order == sorted(self._order)
         assert self.num_live == int(self.live.sum()) <= self.num_slots
+        assert self.num_resumed == int((self.peak[taken] > 0).sum())
         for slot in taken:
             request = self.request[slot]
             assert request is not None

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from engines.scheduling.admitting import admit
 from engines.scheduling.ledger import Blocked
 from engines.scheduling.making_room import make_room, share_again
-from engines.scheduling.plan import IntArray, StepPlan, StepResult
+from engines.scheduling.plan import NO_MOVES, IntArray, StepPlan, StepResult
 from engines.scheduling.request import Request, State
 from engines.scheduling.seating import Seating
 from engines.scheduling.tally import StepTally, Traffic
 
 MAX_STEPS_IN_FLIGHT = 2
+NOBODY: IntArray = np.empty(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
@@ -122,14 +123,15 @@ class Scheduler:
     def _launch(self, now_ns: int, counts: IntArray, padding: IntArray) -> StepPlan | None:
         rows = self.rows
         slots = rows.in_order()
-        launched = (counts + padding) > 0
-        if not launched.any():
-            return None
-        own = launched & rows.live[slots]
-        dead = slots[launched & ~own]
-        dead_tokens = int(padding[launched & ~own][0]) if len(dead) else 0
-        if not own.all():
+        dead, dead_tokens = NOBODY, 0
+        if rows.num_live < len(slots) or not counts.all():  # not everybody who sits computes something
+            launched = (counts + padding) > 0
+            own = launched & rows.live[slots]
+            dead = slots[launched & ~own]
+            dead_tokens = int(padding[launched & ~own][0]) if len(dead) else 0
             slots, counts, padding = slots[own], counts[own], padding[own]
+        if not len(slots) and not len(dead):
+            return None
         self._step += 1
         starts = rows.computed[slots]
         ends = starts + counts
@@ -147,8 +149,8 @@ class Scheduler:
             dead_slots=dead,
             dead_lengths=rows.computed[dead],
             dead_tokens=dead_tokens,
-            swap_out=np.array(moves.out, dtype=np.int64).reshape(-1, 2),
-            swap_in=np.array(moves.back, dtype=np.int64).reshape(-1, 2),
+            swap_out=np.array(moves.out, dtype=np.int64) if moves.out else NO_MOVES,
+            swap_in=np.array(moves.back, dtype=np.int64) if moves.back else NO_MOVES,
             tables=self.kv.tables,
         )
         unused = self.gate.spend(plan.launched_tokens)
@@ -174,17 +176,42 @@ class Scheduler:
         ended = [row for row, request in enumerate(plan.requests) if request.state is State.FINISHED]
         if ended:
             launched.tally.discard(ended)
-        tokens = None if result.tokens is None else result.tokens.tolist()
-        for i, row in enumerate(np.flatnonzero(plan.samples).tolist()):
-            request = plan.requests[row]
-            if request.state is not State.FINISHED:
-                self._deliver(request, result, None if tokens is None else tokens[i], outcome)
+        self._deliver(plan, result, outcome)
         self._order.served(outcome.delivered)
         launched.tally.close(result, len(outcome.delivered))
         outcome.ledger_row = launched.tally.row
         return outcome
 
-    def _deliver(self, request: Request, result: StepResult, token: int | None, outcome: Outcome) -> None:
+    def _deliver(self, plan: StepPlan, result: StepResult, outcome: Outcome) -> None:
+        """The sampled tokens. This loop is most of what a step costs the host, so the usual token, neither the first
+        after sitting down nor the last, is written here and not a call away."""
+        step, end_ns = result.step, result.end_ns
+        sampled = plan.samples.nonzero()[0].tolist()
+        tokens = [None] * len(sampled) if result.tokens is None else result.tokens.tolist()
+        for row, token in zip(sampled, tokens, strict=True):
+            request = plan.requests[row]
+            outputs = request.output_tokens + 1
+            if (
+                request.state is not State.RUNNING
+                or request.sampled_step == 0
+                or outputs >= request.max_output_tokens
+                or token in self._eos_ids
+            ):
+                if request.state is not State.FINISHED:
+                    self._deliver_one(request, result, token, outcome)
+                continue
+            if token is not None and request.tokens is not None:
+                request.tokens[request.prompt_tokens + outputs - 1] = token
+            run = request.event_runs[-1]
+            if run[0] + run[1] == step:
+                run[1] += 1
+            else:
+                request.event_runs.append([step, 1])
+            request.last_ns = end_ns
+            request.output_tokens = outputs
+            outcome.delivered.append(request)
+
+    def _deliver_one(self, request: Request, result: StepResult, token: int | None, outcome: Outcome) -> None:
         """One sampled token. An EOS is not shown to the user. At the cap the reason is length, whatever the token."""
         if request.state is State.WAITING:  # preempted while its token was being sampled
             request.pending -= 1

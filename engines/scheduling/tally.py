@@ -36,20 +36,24 @@ class StepTally:
         self, plan: StepPlan, rows: Rows, kv: KVManager, traffic: Traffic, num_waiting: int, budget_unused: int
     ) -> None:
         slots, starts, counts = plan.slots, plan.starts, plan.counts
-        recomputed = np.clip(rows.peak[slots] - starts, 0, counts)
         num_dead = len(plan.dead_slots)
-        decode_rows = int(((starts >= rows.prompt[slots]) & (counts == 1)).sum())
-        chunk = counts > 1
+        computed_tokens = int(counts.sum())
+        recomputed = np.clip(rows.peak[slots] - starts, 0, counts) if rows.num_resumed else None
+        recomputed_tokens = 0 if recomputed is None else int(recomputed.sum())
+        decode_rows = int(np.count_nonzero((starts >= rows.prompt[slots]) & (counts == 1)))
         pairs = counts * starts + counts * (counts + 1) // 2
-        prefill_pairs = int(pairs[chunk].sum())
+        num_pairs, prefill_pairs, prefill_kv = int(pairs.sum()), 0, 0
+        if computed_tokens != len(counts):
+            chunk = counts > 1
+            prefill_pairs, prefill_kv = int(pairs[chunk].sum()), int(starts[chunk].sum())
         row = np.zeros((), LEDGER)
         row["step"] = plan.step
         row["now_ns"] = plan.now_ns
-        row["recomputed_tokens"] = recomputed_tokens = int(recomputed.sum())
-        row["useful_tokens"] = useful_tokens = int(counts.sum()) - recomputed_tokens
+        row["recomputed_tokens"] = recomputed_tokens
+        row["useful_tokens"] = computed_tokens - recomputed_tokens
         row["prompt_padding_tokens"] = padding_tokens = int(plan.padding.sum())
         row["dead_row_tokens"] = dead_tokens = num_dead * plan.dead_tokens
-        row["launched_tokens"] = useful_tokens + recomputed_tokens + padding_tokens + dead_tokens
+        row["launched_tokens"] = computed_tokens + padding_tokens + dead_tokens
         row["budget_unused_tokens"] = budget_unused
         row["decode_rows"] = decode_rows
         row["prefill_rows"] = len(slots) - decode_rows
@@ -61,9 +65,9 @@ class StepTally:
         row["kv_pending_blocks"] = kv.pool.num_pending
         row["kv_cached_blocks"] = cached = min(kv.pool.num_cached, kv.available)  # the rest is promised
         row["kv_free_blocks"] = kv.available - cached
-        row["kv_positions"] = int(rows.computed[rows.live].sum()) + int(counts.sum())
-        row["decode_kv_positions"] = int(pairs.sum()) - prefill_pairs + int(plan.dead_lengths.sum())
-        row["prefill_kv_positions"] = int(starts[chunk].sum())
+        row["kv_positions"] = int(rows.computed[rows.live].sum()) + computed_tokens
+        row["decode_kv_positions"] = num_pairs - prefill_pairs + int(plan.dead_lengths.sum())
+        row["prefill_kv_positions"] = prefill_kv
         row["prefill_pairs"] = prefill_pairs
         row["waiting"] = num_waiting
         row["swap_out_blocks"] = len(plan.swap_out)
@@ -72,11 +76,11 @@ class StepTally:
             row[name] = getattr(traffic, name)
         self.row = row
         self._counts: IntArray = counts
-        self._recomputed: IntArray = recomputed
+        self._recomputed: IntArray | None = recomputed
 
     def discard(self, row_numbers: list[int]) -> None:
         """These rows' requests had ended before the result came: the work was for nothing."""
-        recomputed = int(self._recomputed[row_numbers].sum())
+        recomputed = 0 if self._recomputed is None else int(self._recomputed[row_numbers].sum())
         discarded = int(self._counts[row_numbers].sum())
         self.row["discarded_tokens"] += discarded
         self.row["recomputed_tokens"] -= recomputed

@@ -15,7 +15,7 @@ from engines.loop import VirtualClock, run_loop
 from engines.recorder import Recorder
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import Request
-from engines.scheduling.scheduler import Outcome, Scheduler
+from engines.scheduling.scheduler import Scheduler
 from engines.simulated.cost import CostExecutor
 from engines.simulated.law import StepLaw
 from engines.simulated.stretch import advance, growth_of, quiet_steps
@@ -134,8 +134,7 @@ def _take_stretch(
     ledger["now_ns"][1:] = ends_ns[:-1]
     clock.wait_until(int(ends_ns[-1]))
     executor.ran_until(clock.now_ns())
-    for row, end_ns in zip(ledger[:-1], ends_ns.tolist(), strict=False):
-        recorder.take(Outcome(ledger_row=row), end_ns)
+    recorder.take_steps(ledger[:-1])
     for request in outcome.finished:
         source.completed(request.index, clock.now_ns())
     outcome.ledger_row = ledger[-1]
