@@ -28,8 +28,10 @@ class RequestPlan:
     output_tokens  >= 1, the forced (or largest) number of output tokens
     tenant         index into `tenants`
     priority       0 is the most urgent
-    session        id of the conversation the request belongs to, -1 for none
-    prefix         id of the prefix the prompt shares with others, -1 for none
+    session        id of the conversation the request is a turn of, -1 for none: its prompt is the beginning of the
+                   conversation's text, so a later and longer turn repeats all of an earlier one
+    prefix         id of the prefix the prompt shares with others, -1 for none: it begins with that one's
+                   prefix_tokens[id] tokens, or, where it is shorter, with as many as it has
     """
 
     arrivals_ugap: IntColumn
@@ -40,6 +42,7 @@ class RequestPlan:
     session: IntColumn
     prefix: IntColumn
     tenants: tuple[str, ...] = ("default",)
+    prefix_tokens: tuple[int, ...] = ()  # length of each prefix
     spec: str = ""
     seed: int = 0
     outside_context: float = 0.0  # share of (prompt, output) pairs that were redrawn to fit the context
@@ -50,18 +53,21 @@ class RequestPlan:
             column = getattr(self, name)
             if column.dtype != np.int64 or column.shape != (len(self),):
                 raise ValueError(f"plan column {name}: want int64[{len(self)}], got {column.dtype}{column.shape}")
+        if len(self) and self.prefix.max() >= len(self.prefix_tokens):
+            raise ValueError(f"plan column prefix: {self.prefix.max()} has no length in prefix_tokens")
 
     def __len__(self) -> int:
         return int(self.prompt_tokens.shape[0])
 
     @cached_property
     def sha256(self) -> str:
-        """Identity of the work asked: the columns as little-endian int64, plus the tenant names."""
+        """Identity of the work asked: the columns as little-endian int64, the tenant names, the prefixes' lengths."""
         digest = hashlib.sha256()
         for name in COLUMNS:
             digest.update(name.encode())
             digest.update(np.ascontiguousarray(getattr(self, name), dtype="<i8").tobytes())
         digest.update("\0".join(self.tenants).encode())
+        digest.update(np.array(self.prefix_tokens, dtype="<i8").tobytes())  # nothing, where there is no prefix
         return digest.hexdigest()
 
     @staticmethod

@@ -7,11 +7,18 @@ from numpy.typing import NDArray
 
 from workloads.plan import RequestPlan
 
+# What a text is of: the key of its random stream, beside its number. A request's own has its index alone.
+_SESSION = 1
+_PREFIX = 2
+
 
 class Prompts:
-    """Random ordinary token ids, a function of (prompt_seed, request index) alone.
+    """Random ordinary token ids, a function of prompt_seed and of what the plan says that requests share.
 
-    So a longer prompt of the same request begins with the shorter one, and requests share a prefix only by chance.
+    prompt = [ the prefix ] [ the conversation's text, or the request's own ]
+
+    So a longer prompt of the same request begins with the shorter one, a turn of a conversation with the turns before
+    it, and what a plan does not share is alike only by chance.
     """
 
     def __init__(self, plan: RequestPlan, token_ids: NDArray[np.int32], prompt_seed: int = 0) -> None:
@@ -26,8 +33,17 @@ class Prompts:
 
     def ids(self, index: int) -> NDArray[np.int32]:
         """int32[prompt_tokens of request `index`]"""
-        count = int(self._plan.prompt_tokens[index])
-        bits = np.random.PCG64(np.random.SeedSequence(self._prompt_seed, spawn_key=(index,)))
+        plan = self._plan
+        count, session, prefix = int(plan.prompt_tokens[index]), int(plan.session[index]), int(plan.prefix[index])
+        text = (_SESSION, session) if session >= 0 else (index,)
+        if prefix < 0:
+            return self._text(text, count)
+        shared = min(plan.prefix_tokens[prefix], count)
+        return np.concatenate([self._text((_PREFIX, prefix), shared), self._text(text, count - shared)])
+
+    def _text(self, key: tuple[int, ...], count: int) -> NDArray[np.int32]:
+        """The first `count` tokens of one text."""
+        bits = np.random.PCG64(np.random.SeedSequence(self._prompt_seed, spawn_key=key))
         # Two 32-bit draws from each 64-bit one, low half first; (draw * n) >> 32 spreads a draw over n ids without the
         # division of a remainder.
         halves = bits.random_raw((count + 1) // 2).astype("<u8", copy=False).view("<u4")[:count]

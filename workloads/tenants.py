@@ -6,7 +6,10 @@
     preset=SPEC       the tenant's own workload, else that of the run; `workload=SPEC` says the same. A SPEC with ; or ,
                       in it goes in brackets: workload=(prompt=uniform(16,512);output=fixed(64))
     priority=P        0 is the most urgent; unless given, what the workload's file says, else 0
-    sessions=N        spread its requests over N conversations
+    sessions=N        N conversations at a time. A request is the next turn of one of them: what its workload draws as a
+                      prompt is what the turn adds to the turn before and its answer. A conversation that would pass
+                      the context is over, and another one begins in its place
+    prefix=N          its prompts begin with the same N tokens, a system prompt; shorter ones with as many as they have
     burst=AFTER:N     N more requests of it at once, with the AFTER-th request of the others; weight=0 leaves only these
 
 Who sends a request, and how long each tenant's requests are, come from streams of their own: another tenant, or another
@@ -25,6 +28,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from workloads.arrivals import unit_arrivals
+from workloads.conversations import take_turns
 from workloads.errors import WorkloadError
 from workloads.lengths import split_outside_brackets
 from workloads.pairs import stream
@@ -33,7 +37,6 @@ from workloads.spec import Misfit, check_numbers, open_workload
 
 EXAMPLE = "a:weight=3,preset=azure-conv;b:weight=1,preset=azure-code,priority=1"
 _TENANT_STREAM = 3  # who sends a request; of the run's seed
-_SESSION_STREAM = 4  # which conversation it belongs to; of the tenant's own seed
 _DRAW_BITS = 32
 _MOST = 2**31 - 1
 
@@ -56,6 +59,7 @@ class Tenant:
     priority: int | None = None
     sessions: int = 0  # 0: none
     burst: Burst | None = None
+    prefix_tokens: int = 0  # 0: none
 
 
 def build_tenant_plan(
@@ -82,9 +86,10 @@ def build_tenant_plan(
         )
     arrivals, who = _sequence(parsed, num_requests, seed, arrival)
     columns = {name: np.empty(num_requests, dtype=np.int64) for name in ("prompt_tokens", "output_tokens", "priority")}
-    session = np.full(num_requests, -1, dtype=np.int64)
+    session, prefix = np.full((2, num_requests), -1, dtype=np.int64)
+    prefixes: list[int] = []
     notes: dict[str, str] = {}
-    drawn, sessions = 0.0, 0
+    drawn, sessions, all_sessions = 0.0, 0, sum(tenant.sessions for tenant in parsed)
     for index, tenant in enumerate(parsed):
         at = np.flatnonzero(who == index)
         if len(at):
@@ -94,16 +99,23 @@ def build_tenant_plan(
             if tenant.priority is not None:
                 columns["priority"][at] = tenant.priority
             if tenant.sessions:
-                session[at] = sessions + _sessions(tenant, len(at), seed)
+                turns = take_turns(own, tenant.sessions, _own_seed(tenant, seed), max_model_len)
+                columns["prompt_tokens"][at] = turns.prompt_tokens
+                session[at] = sessions + turns.seat + turns.earlier * all_sessions
             notes |= {f"{tenant.name}: {key}": value for key, value in own.notes.items()}
             drawn += len(at) / (1 - own.outside_context)
         sessions += tenant.sessions
+        if tenant.prefix_tokens:
+            prefix[at] = len(prefixes)
+            prefixes.append(tenant.prefix_tokens)
     others = any(tenant.workload is None for tenant in parsed)
     return RequestPlan.of(
         **columns,
         arrivals_ugap=arrivals,
         tenant=who,
         session=session,
+        prefix=prefix,
+        prefix_tokens=tuple(prefixes),
         tenants=tuple(tenant.name for tenant in parsed),
         spec=f"{workload} for {tenants}" if others else tenants,
         seed=seed,
@@ -155,12 +167,6 @@ def _own_plan(
         )
     except WorkloadError as error:
         _refuse(tenant.name, str(error))
-
-
-def _sessions(tenant: Tenant, count: int, seed: int) -> IntColumn:
-    """A conversation from 0 on for each request."""
-    high = stream(_own_seed(tenant, seed), _SESSION_STREAM).random_raw(count) >> np.uint64(32)
-    return ((high * np.uint64(tenant.sessions)) >> np.uint64(32)).astype(np.int64)
 
 
 def _own_seed(tenant: Tenant, seed: int) -> int:
@@ -243,6 +249,7 @@ _KEYS: dict[str, tuple[str, Callable[[str], object], str]] = {
     "workload": ("workload", _spec, _SPEC_WORDS),
     "priority": ("priority", lambda text: _whole(text, 0), "a whole number, 0 being the most urgent"),
     "sessions": ("sessions", lambda text: _whole(text, 1), "a whole number from 1"),
+    "prefix": ("prefix_tokens", lambda text: _whole(text, 1), "a number of tokens from 1"),
     "burst": ("burst", _burst, "AFTER:N, two whole numbers from 1, as in 20:100"),
 }
 

@@ -45,6 +45,35 @@ def test_the_same_prompt_on_any_machine() -> None:
     )
 
 
+def test_turns_of_a_conversation_begin_with_the_turns_before() -> None:
+    plan = RequestPlan.of([5, 9, 8, 20], [1] * 4, session=np.array([0, 1, 0, 0]))
+    first, other, second, third = (Prompts(plan, TOKEN_IDS).ids(i) for i in range(4))
+    assert np.array_equal(second[:5], first)
+    assert np.array_equal(third[:8], second)
+    assert not np.array_equal(other[:5], first)
+    assert not np.array_equal(Prompts(plan, TOKEN_IDS, 1).ids(0), first)
+
+
+def test_a_prefix_is_shared_and_what_follows_is_not() -> None:
+    prefix, session = np.array([0, 0, 1, -1, 0, 0]), np.array([-1, -1, -1, -1, 7, 7])
+    plan = RequestPlan.of([30, 30, 30, 30, 25, 3], [1] * 6, prefix=prefix, session=session, prefix_tokens=(10, 20))
+    one, two, other, none, turn, short = (Prompts(plan, TOKEN_IDS).ids(i) for i in range(6))
+    assert [len(ids) for ids in (one, two, other, none, turn, short)] == [30, 30, 30, 30, 25, 3]
+    assert np.array_equal(one[:10], two[:10])
+    assert np.array_equal(one[:10], turn[:10])
+    assert np.array_equal(one[:3], short)
+    assert not np.array_equal(one[10:], two[10:])
+    assert not np.array_equal(one[:10], other[:10])
+    assert not np.array_equal(one[:10], none[:10])
+    alone = RequestPlan.of([15], [1], session=np.array([7]))
+    assert np.array_equal(turn[10:], Prompts(alone, TOKEN_IDS).ids(0)), "the conversation goes on after the prefix"
+
+
+def test_a_prefix_without_a_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="prefix: 1 has no length"):
+        RequestPlan.of([3], [1], prefix=np.array([1]), prefix_tokens=(10,))
+
+
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="token ids to choose from, got 0"):
         prompts_of([1], token_ids=np.empty(0, dtype=np.int32))

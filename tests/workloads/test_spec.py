@@ -199,5 +199,7 @@ def test_the_hash_covers_every_column() -> None:
     for name in columns:
         changed = {column: getattr(plan, column).copy() for column in columns}
         changed[name][-1] += 1
-        hashes.add(RequestPlan(**changed).sha256)
-    assert len(hashes) == len(columns) + 1
+        hashes.add(RequestPlan(**changed, prefix_tokens=(2,) if name == "prefix" else ()).sha256)
+    changed["prefix"][-1] = 0
+    hashes |= {RequestPlan(**changed, prefix_tokens=(length,)).sha256 for length in (3, 4)}
+    assert len(hashes) == len(columns) + 3

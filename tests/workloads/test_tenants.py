@@ -50,7 +50,7 @@ def of(plan: RequestPlan, name: str, column: str) -> np.ndarray:
         (EXAMPLE, "084cd641ea67a3fe47af7f1a24a6583ee1ddf469116e93d9569b9378daf2b19d"),
         (
             f"chat:weight=2.5,sessions=7;laws:workload={LAWS},priority=2;flood:weight=0,burst=20:100",
-            "b911dee6eb06fcbec3084c63b5c1e30f90e63aa6f63a18a8a7d43a8611099e3f",
+            "9e3478f39c1b164e4ebcdfa6d64efad78667775e2170ac9f5288bdae6f520119",
         ),
     ],
 )
@@ -60,10 +60,10 @@ def test_the_same_arguments_give_the_same_plan_on_any_machine(tenants: str, sha2
 
 def test_what_a_tenant_is_given() -> None:
     assert parse_tenants(
-        f" a : weight = 0.5 , preset = azure-conv; b:workload={LAWS},sessions=3,priority=1,burst=2:9;c"
+        f" a : weight = 0.5 , preset = azure-conv; b:workload={LAWS},sessions=3,priority=1,burst=2:9,prefix=40;c"
     ) == (
         Tenant("a", Fraction(1, 2), "azure-conv"),
-        Tenant("b", Fraction(1), LAWS[1:-1], 1, 3, Burst(2, 9)),
+        Tenant("b", Fraction(1), LAWS[1:-1], 1, 3, Burst(2, 9), 40),
         Tenant("c"),
     )
 
@@ -107,9 +107,9 @@ def test_other_tenants_change_nobodys_lengths() -> None:
 @settings(deadline=None)  # a busy machine is no defect
 @given(few=st.integers(25, 300), seed=st.integers(0, 2**64))
 def test_fewer_requests_are_the_beginning_of_more(few: int, seed: int) -> None:
-    tenants = "a:sessions=5;b:weight=2,priority=3;c:weight=0,burst=10:15"
+    tenants = "a:sessions=5;b:weight=2,priority=3,prefix=9,sessions=2;c:weight=0,burst=10:15"
     short, long = plan_of(tenants, n=few, seed=seed), plan_of(tenants, n=300, seed=seed)
-    for column in ("arrivals_ugap", "prompt_tokens", "output_tokens", "tenant", "priority", "session"):
+    for column in ("arrivals_ugap", "prompt_tokens", "output_tokens", "tenant", "priority", "session", "prefix"):
         assert np.array_equal(getattr(short, column), getattr(long, column)[:few]), column
 
 
@@ -124,10 +124,34 @@ def test_a_burst_comes_at_once_and_leaves_the_others_as_they_were() -> None:
 
 
 def test_sessions_are_a_tenants_own() -> None:
-    plan = plan_of("a:sessions=4;b;c:sessions=10", n=600)
+    plan = plan_of("a:sessions=4;b;c:sessions=10", n=600, context=None)
     assert set(of(plan, "a", "session").tolist()) == set(range(4))
     assert set(of(plan, "b", "session").tolist()) == {-1}
     assert set(of(plan, "c", "session").tolist()) == set(range(4, 14))
+
+
+def test_a_turn_repeats_the_turn_before_and_its_answer() -> None:
+    plan = plan_of("a:sessions=3;b", n=300, context=4096)
+    drawn = plan_of("a;b", n=300, context=4096)
+    conversations: dict[int, list[int]] = {}
+    for i in np.flatnonzero(plan.tenant == 0).tolist():
+        conversations.setdefault(int(plan.session[i]), []).append(i)
+    assert len(conversations) > 3, "those that passed the context were followed by others"
+    assert max(map(len, conversations.values())) > 3
+    for turns in conversations.values():
+        said = 0
+        for i in turns:
+            assert plan.prompt_tokens[i] == said + drawn.prompt_tokens[i]
+            said = plan.prompt_tokens[i] + plan.output_tokens[i]
+            assert said <= 4096
+    assert np.array_equal(of(plan, "b", "prompt_tokens"), of(drawn, "b", "prompt_tokens"))
+
+
+def test_prefixes_are_a_tenants_own() -> None:
+    plan = plan_of("a:prefix=40;b;c:prefix=7")
+    assert plan.prefix_tokens == (40, 7)
+    assert [set(of(plan, name, "prefix").tolist()) for name in "abc"] == [{0}, {-1}, {1}]
+    assert np.array_equal(plan.prompt_tokens, plan_of("a;b;c").prompt_tokens)
 
 
 def test_files_keep_their_priorities_unless_the_tenant_has_one(tmp_path: Path) -> None:
@@ -170,6 +194,7 @@ def test_pairs_outside_the_context_are_counted_over_all_tenants() -> None:
         ("a:priority=high", "tenant a: priority must be a whole number, 0 being the most urgent, got 'high'"),
         ("a:priority=-1", "priority must be a whole number"),
         ("a:sessions=0", "sessions must be a whole number from 1, got '0'"),
+        ("a:prefix=0", "prefix must be a number of tokens from 1, got '0'"),
         ("a:burst=5", "tenant a: burst must be AFTER:N"),
         ("a;b;a", "tenant a: is there twice"),
         ("a:weight=0;b:weight=0,burst=1:1", "every weight is 0"),
