@@ -82,7 +82,7 @@ class ClientReport(msgspec.Struct, frozen=True):
     scrape: ScrapeReport | None = None  # None: not asked for
 
 
-class Stint(msgspec.Struct, frozen=True, array_like=True):
+class Stint(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One stay of a request in a seat. Steps count from 1; `sampled` is the first step that gave it a token, 0 if none.
 
     admitted ....... sampled ........ ended
@@ -95,8 +95,11 @@ class Stint(msgspec.Struct, frozen=True, array_like=True):
     ended: int
 
 
-class RequestRow(msgspec.Struct, frozen=True):
-    """One line of requests.jsonl. Times in ns since the run began, None where they never came."""
+class RequestRow(msgspec.Struct, frozen=True, gc=False):
+    """One line of requests.jsonl. Times in ns since the run began, None where they never came.
+
+    There may be a million of them. They hold nothing that could hold them, so the garbage collector need not look.
+    """
 
     i: int
     scheduled: int
@@ -133,18 +136,6 @@ class GpuSample(msgspec.Struct, frozen=True):
     slowed_by: tuple[str, ...] | None = None  # why its clocks are lower than they could be; empty: they are not
 
 
-class GpuSample(msgspec.Struct, frozen=True):
-    """What the GPU said of itself at one moment; see engines.telemetry. None is what it did not say."""
-
-    utilization: float | None = None  # share of the driver's last interval in which any kernel ran, 0..1
-    memory_used_bytes: int | None = None  # by all processes
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    power_w: float | None = None
-    temperature_c: int | None = None
-    slowed_by: tuple[str, ...] | None = None  # why its clocks are lower than they could be; empty: they are not
-
-
 class Signal(msgspec.Struct, frozen=True):
     """One sample of what a person tunes by; a line of signals.jsonl."""
 
@@ -159,7 +150,6 @@ class Signal(msgspec.Struct, frozen=True):
     output_tokens: int  # so far
     ttft_ms: float | None = None  # median of the requests that got their first token since the last sample
     tpot_ms: float | None = None  # mean time of a decode step's token since the last sample
-    gpu: GpuSample | None = None  # None: no GPU, or nobody asks it
     gpu: GpuSample | None = None  # None: no GPU, or nobody asks it
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import overload
 
 import msgspec
@@ -15,6 +17,7 @@ from workloads.plan import IntColumn
 LABELS = ("status", "finish_reason", "error", "token_source", "tenant")  # text that is much the same in every row
 COUNTS = tuple(name for name in RequestRow.__struct_fields__ if name not in (*LABELS, "stints"))
 _DTYPE = np.dtype([*((name, "<i8") for name in COUNTS), *((name, "<i4") for name in LABELS), ("stints_end", "<i8")])
+STINT = Stint.__struct_fields__
 FIRST_ROWS = 256
 
 
@@ -24,7 +27,7 @@ class RequestTable(Rows):
     def __init__(self) -> None:
         self._table: NDArray[np.void] = np.zeros(FIRST_ROWS, _DTYPE)
         self._count = 0
-        self._stints = array("q")  # slot, admitted, sampled, ended of each; row after row
+        self._stints = array("q")  # the numbers of each stint, in the order of STINT; row after row
         self._codes: dict[str | None, int] = {}  # of the texts of all LABELS
         self._texts: list[str | None] = []
 
@@ -38,6 +41,29 @@ class RequestTable(Rows):
         codes = [self._code(getattr(row, name)) for name in LABELS]
         self._table[self._count] = (*counts, *codes, len(self._stints))
         self._count += 1
+
+    def extend(self, rows: Sequence[RequestRow]) -> None:
+        """As append() of each, but a column at a time, which is quicker."""
+        begin, end = self._count, self._count + len(rows)
+        if end > len(self._table):
+            self._table.resize(max(end, begin + begin // 4), refcheck=False)
+        part = self._table[begin:end]
+        for name in COUNTS:
+            value_of = attrgetter(name)
+            if name in TIMES:
+                part[name] = [MISSING if (value := value_of(row)) is None else value for row in rows]
+            else:
+                part[name] = np.fromiter(map(value_of, rows), np.int64, len(rows))
+        for name in LABELS:
+            texts = [getattr(row, name) for row in rows]
+            codes = {text: self._code(text) for text in dict.fromkeys(texts)}
+            part[name] = np.fromiter(map(codes.__getitem__, texts), np.int32, len(rows))
+        already = len(self._stints)
+        stints = [stint for row in rows for stint in row.stints]
+        columns = [np.fromiter(map(attrgetter(name), stints), np.int64, len(stints)) for name in STINT]
+        self._stints.frombytes(np.stack(columns, axis=1).tobytes())
+        part["stints_end"] = already + len(STINT) * np.cumsum([len(row.stints) for row in rows], dtype=np.int64)
+        self._count = end
 
     def _code(self, text: str | None) -> int:
         code = self._codes.get(text)

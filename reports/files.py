@@ -88,7 +88,7 @@ def read_lines(path: Path, kind: type[T], notes: list[str]) -> list[T]:
 
 
 def read_blocks(path: Path, kind: type[T], notes: list[str]) -> Iterator[list[T]]:
-    """The same, some thousand lines at a time, so that a long file is not in memory whole. The notes come at the end."""
+    """The same, some thousand lines at a time, so that a long file is not in memory whole. Notes come at the end."""
     if not path.exists():
         return
     decoder = msgspec.json.Decoder(kind)

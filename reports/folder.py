@@ -9,6 +9,7 @@ signals.jsonl   samples
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NamedTuple
@@ -18,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import ClientReport, RequestRow, RunRecord, Signal
+from engines.request_table import RequestTable
 from engines.scheduling.ledger import LEDGER, StepArray
-from reports.files import FolderError, disk, read_array, read_json, read_lines, write_atomic
+from reports.files import FolderError, disk, read_array, read_blocks, read_json, read_lines, write_atomic
 from reports.gate import parse_all
 from reports.schema import RUN_SCHEMA, Criteria, RunFile
 from reports.summary import completed_run
@@ -125,24 +127,24 @@ def load(folder: Path) -> Loaded:
     """The raw events of a run, and what had to be left out of them. FolderError if there is no run."""
     run = read_run(folder)
     notes: list[str] = []
-    rows = read_lines(folder / REQUESTS, RequestRow, notes)
-    values = read_array(folder / TOKENS, TOKEN_DTYPE, notes).astype(np.uint32, copy=False)
+    rows = _read_rows(folder, notes)
+    values = read_array(folder / TOKENS, TOKEN_DTYPE, notes)
     steps = _read_steps(folder, notes)
-    if run.event_unit == "step":
-        rows, values = _known_steps(rows, values, steps.shape[0], notes)
-    else:
-        rows = [_cut(row, values.shape[0] - row.events_at, notes) for row in rows]
-    used = max((row.events_at + row.events for row in rows), default=0)
+    rows = _with_events(rows, values, steps.shape[0] if run.event_unit == "step" else None, notes)
+    used = int((rows.column("events_at") + rows.column("events")).max(initial=0))
+    values = values[:used]  # what follows belongs to a request whose line was not written
+    if run.event_unit == "step" and notes and steps.shape[0]:
+        values = np.minimum(values, steps.shape[0])  # what no request refers to must still point into the ledger
     record = RunRecord(
         planned=run.workload.num_requests,
         rows=rows,
-        event_values=values[:used],  # what follows belongs to a request whose line was not written
+        event_values=values.astype(np.uint32, copy=False),
         event_unit=run.event_unit,
         steps=steps,
         signals=read_lines(folder / SIGNALS, Signal, notes),
         interrupted=run.interrupted or run.summary is None,
     )
-    return Loaded(record, tuple(dict.fromkeys(notes)))
+    return Loaded(record, tuple(notes))
 
 
 def rebuild(folder: Path, criteria: Criteria | None = None) -> RunFile:
@@ -192,27 +194,47 @@ def _read_steps(folder: Path, notes: list[str]) -> StepArray:
     return steps
 
 
-def _cut(row: RequestRow, available: int, notes: list[str]) -> RequestRow:
-    if row.events <= available:
-        return row
-    notes.append(f"{TOKENS}: the events of some requests are missing")
-    return msgspec.structs.replace(row, events=max(0, available))
+def _read_rows(folder: Path, notes: list[str]) -> RequestTable:
+    """requests.jsonl; of lines with the same index only the first, as no request ends twice."""
+    rows = RequestTable()
+    for block in read_blocks(folder / REQUESTS, RequestRow, notes):
+        rows.extend(block)
+    index = rows.column("i")
+    firsts = np.unique(index, return_index=True)[1]
+    if firsts.shape[0] == len(rows):
+        return rows
+    repeated = np.delete(index, firsts)
+    notes.append(
+        f"{REQUESTS}: {repeated.shape[0]} lines repeat the index of an earlier request and are left out, "
+        f"the first of them {repeated[0]}"
+    )
+    return _table(rows[at] for at in np.sort(firsts).tolist())
 
 
-def _known_steps(
-    rows: list[RequestRow], values: NDArray[np.uint32], steps: int, notes: list[str]
-) -> tuple[list[RequestRow], NDArray[np.uint32]]:
-    """Without the events whose step is not in the ledger: a crash loses the chunk of steps that was not yet written.
+def _with_events(rows: RequestTable, values: NDArray[np.uint32], steps: int | None, notes: list[str]) -> RequestTable:
+    """Rows that refer to no event that is not there. `steps`: how long the ledger is, where events are step numbers: a
+    crash loses the chunk of steps that was not yet written, and the events in it are the last of their request."""
+    at, count = rows.column("events_at"), rows.column("events")
+    there = np.clip(values.shape[0] - at, 0, count)
+    if (missing := np.count_nonzero(there < count)) > 0:
+        notes.append(
+            f"{TOKENS} ends after {values.shape[0]:,} events: the later ones of {missing:,} requests are missing"
+        )
+    if steps is not None:
+        known = there.copy()
+        some = np.flatnonzero(there)
+        for row in some[values[at[some] + there[some] - 1] > steps].tolist():
+            known[row] = np.searchsorted(values[at[row] : at[row] + there[row]], steps, side="right")
+        if (beyond := np.count_nonzero(known < there)) > 0:
+            notes.append(f"{STEPS} ends at step {steps:,}: later token events of {beyond:,} requests were left out")
+        there = known
+    if (there == count).all():
+        return rows
+    events = there.tolist()
+    return _table(msgspec.structs.replace(row, events=events[at]) for at, row in enumerate(rows))
 
-    A request's events come in the order of steps, so those beyond the ledger are at its end.
-    """
-    kept = []
-    for row in rows:
-        events = values[row.events_at : row.events_at + row.events]
-        if events.shape[0] < row.events or (events.shape[0] and events[-1] > steps):
-            available = int(np.searchsorted(events, steps, side="right"))
-            notes.append(f"{STEPS} ends at step {steps}: later token events were left out")
-            row = msgspec.structs.replace(row, events=available)
-        kept.append(row)
-    # Values no request refers to any more must still point into the ledger.
-    return kept, np.minimum(values, steps).astype(np.uint32) if steps else values[:0]
+
+def _table(rows: Iterable[RequestRow]) -> RequestTable:
+    table = RequestTable()
+    table.extend(list(rows))
+    return table

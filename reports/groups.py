@@ -26,7 +26,8 @@ class Groups:
         self._record = record
         self._times = times
         self._window_s = window_s
-        self._tenants = sorted({row.tenant for row in record.rows})
+        self._names, self._name = record.labels("tenant")
+        self._tenants = sorted(map(str, self._names))
 
     def by_tenant(self) -> dict[str, Group]:
         return self._split(self._tenant_of_row[self._times.row], self._tenants)
@@ -74,8 +75,7 @@ class Groups:
     @cached_property
     def _tenant_of_row(self) -> IntColumn:
         """In order of the record."""
-        index = {name: at for at, name in enumerate(self._tenants)}
-        return np.array([index[row.tenant] for row in self._record.rows], dtype=np.int64)
+        return np.array([self._tenants.index(str(name)) for name in self._names], dtype=np.int64)[self._name]
 
     @cached_property
     def _waited_ms(self) -> FloatArray:

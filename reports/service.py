@@ -30,7 +30,7 @@ def waits_ns(record: RunRecord) -> tuple[IntColumn, IntColumn]:
     seen, so from when it was sent to its first token. A request that got neither waited until it ended.
     """
     ended = record.column_ns("end")
-    admitted = np.fromiter((row.stints[0].admitted if row.stints else 0 for row in record.rows), np.int64, len(record))
+    admitted = record.first_steps()
     if not admitted.any():
         first = record.column_ns("first")
         return record.column_ns("sent"), np.where(first == MISSING, ended, first)

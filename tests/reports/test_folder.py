@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from engines.base import RunRecord, Signal
 from engines.scheduling.ledger import LEDGER
+from reports import files
 from reports.files import write_atomic
 from reports.folder import FolderError, RunWriter, load, read_record, read_run, rebuild
 from reports.schema import Criteria, RunFile
@@ -154,6 +155,38 @@ def test_a_corrupt_line_costs_one_request(tmp_path: Path) -> None:
         "requests.jsonl: 1 corrupt lines are left out",
     )
     assert rebuild(tmp_path / "run").notes == notes
+
+
+def test_short_token_events_are_told_from_a_short_ledger(tmp_path: Path) -> None:
+    write(tmp_path / "run", bus_stop((3, 5, 9)))
+    os.truncate(tmp_path / "run" / "tokens.bin", 4 * 10)
+    made, notes = load(tmp_path / "run")
+    assert notes == ("tokens.bin ends after 10 events: the later ones of 1 requests are missing",)
+    assert [one.events for one in made.rows] == [3, 5, 2]
+    os.truncate(tmp_path / "run" / "steps.bin", 4 * LEDGER.itemsize)
+    made, notes = load(tmp_path / "run")
+    assert notes[1:] == ("steps.bin ends at step 4: later token events of 1 requests were left out",)
+    assert [one.events for one in made.rows] == [3, 4, 2]
+
+
+def test_no_request_ends_twice(tmp_path: Path) -> None:
+    write(tmp_path / "run", bus_stop())
+    path = tmp_path / "run" / "requests.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines, lines[1], lines[1]]))
+    made, notes = load(tmp_path / "run")
+    assert [one.i for one in made.rows] == [0, 1, 2]
+    assert notes == (
+        "requests.jsonl: 2 lines repeat the index of an earlier request and are left out, the first of them 1",
+    )
+
+
+def test_blocks_of_lines_end_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "run", bus_stop())
+    whole = list(read_record(tmp_path / "run").rows)
+    for size in (1, 100, 257, 10_000):
+        monkeypatch.setattr(files, "BLOCK_BYTES", size)
+        assert list(read_record(tmp_path / "run").rows) == whole
 
 
 def test_events_are_where_the_file_has_them(tmp_path: Path) -> None:
