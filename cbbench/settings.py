@@ -1,7 +1,7 @@
 """Where settings come from: what the workload suggests, then cbbench.toml, then the command line; the last one wins.
 
-cbbench.toml holds settings by the names of the long flags; its tables `[run]`, `[sweep]` and `[serve]` are for
-one command alone.
+cbbench.toml holds settings by the names of the long flags; its tables `[run]`, `[sweep]`, `[tune]` and `[serve]` are
+for one command alone.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import msgspec
 from cbbench.config import ENGINE_SETTINGS, RunConfig, UsageError, explain_validation
 from workloads.spec import suggestions
 
-Command = Literal["run", "sweep", "serve"]
-COMMANDS: tuple[Command, ...] = ("run", "sweep", "serve")
+Command = Literal["run", "sweep", "tune", "serve"]
+COMMANDS: tuple[Command, ...] = ("run", "sweep", "tune", "serve")
 DEFAULT_FILE = Path("cbbench.toml")
 
 

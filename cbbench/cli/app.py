@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cbbench import __version__
-from cbbench.cli import calibrate, compare, doctor, gate, report, run, serve, sweep, workload
+from cbbench.cli import calibrate, compare, doctor, gate, report, run, serve, sweep, tune, workload
 from cbbench.cli.errors import explain
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command("run")(run.command)
 app.command("sweep")(sweep.command)
+app.command("tune")(tune.command)
 app.command("gate")(gate.command)
 app.command("compare")(compare.command)
 app.command("report")(report.command)

@@ -1,0 +1,29 @@
+"""cbbench tune: the setting with the highest goodput under the SLA, and why it is the one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from cbbench.cli.options import CONFIG_FILE, DEBUG, RUN_OPTIONS, takes
+
+
+@takes(*RUN_OPTIONS, CONFIG_FILE, DEBUG)
+def command(
+    most_runs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs to explore with, at most.")] = 24,
+    confirm_runs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="After the simulator: runs of the real engine, at most.")
+    ] = 4,
+    **given: Any,
+) -> int:
+    """Search rows, tokens per step, admission and buckets for the highest goodput within --sla, and say why.
+
+    With --law RUN (or --hardware NAME) it explores on the simulator and confirms on the real engine; with --engine
+    simulated it only predicts; with neither, every run is real. The outcome is a cbbench.toml, with the flags of vLLM
+    and SGLang that mean the same.
+    """
+    from cbbench.experiment.tune import tune
+    from cbbench.settings import gather
+
+    return tune(gather("tune", given), most_runs=most_runs, confirm_runs=confirm_runs)

@@ -1,0 +1,151 @@
+"""cbbench tune: try, read the signals, move; first on the simulator where there is a law for it, then for real."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from cbbench.config import RunConfig, UsageError, build_config
+from cbbench.experiment.bench import Bench
+from cbbench.experiment.run import default_folder, measure
+from engines.base import EngineError
+from reports.curves import point_of
+from reports.files import write_whole
+from reports.gate import exit_code
+from reports.render.tune import tune_view
+from reports.schema import Point
+from reports.tuned import TUNE, Stage, TuneFile, outcome, write_tune
+from reports.tuning import Bounds, Decision, Setting, Trial, advice, best_of, bucket_edge_tokens, decide
+
+TOKENS_GROWTH = 8  # the budget of a step may grow to so many times where it began
+OF_THE_WEIGHTS = ("weights", "device", "dtype", "attention")  # which a simulator has none of
+
+
+def tune(given: Mapping[str, Any], *, most_runs: int, confirm_runs: int) -> int:
+    """The exit code. With a law beside the reference engine, `given` is explored on the simulator first."""
+    explored, real = configs(given)
+    folder = Path(real.output) if real.output else default_folder("tune")
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"--output: {folder} is not empty; choose a new folder")
+    search = Search(explored, folder / "explore")
+    stages = [search.run(start_of(explored), most_runs)]
+    if real is not explored and not search.interrupted:
+        search = Search(real, folder / "confirm")
+        stages.append(search.run(stages[0].best.setting, confirm_runs, until_met=True))
+    result = outcome(tuple(stages), workload=explored.workload, sha256=search.plan_sha256, sla=real.sla)
+    write_tune(folder, result)
+    write_whole(folder / "cbbench.toml", result.toml.encode())
+    show(result, folder, json=real.json)
+    print(f"results in {folder}", file=sys.stderr)
+    return exit_code(interrupted=search.interrupted, sla=[] if result.best.meets else ["fail"])
+
+
+def configs(given: Mapping[str, Any]) -> tuple[RunConfig, RunConfig]:
+    """(where to explore, where to confirm): the very same where there is only one engine."""
+    if given.get("url") or given.get("launch"):
+        raise UsageError(
+            "--url, --launch: tune changes cbbench's own engine, got a server; try `cbbench sweep concurrency --url` "
+            "or `cbbench sweep max-num-seqs --launch`"
+        )
+    if given.get("mode", "continuous") != "continuous":
+        raise UsageError("--mode: tune is for continuous batching, got static; `cbbench sweep` takes either")
+    if not given.get("sla"):
+        raise UsageError("--sla: tune needs bounds to search under, as in --sla 'p99_ttft_ms<=500'")
+    law = {name: given[name] for name in ("law", "hardware") if given.get(name) is not None}
+    if not law or given.get("engine") == "simulated":
+        config = build_config(given)
+        return config, config
+    real = {name: value for name, value in given.items() if name not in law}
+    plain = {name: value for name, value in real.items() if name not in OF_THE_WEIGHTS}
+    return build_config({**plain, **law, "engine": "simulated"}), build_config(real)
+
+
+def start_of(config: RunConfig) -> Setting:
+    """Where the search begins; the first run tells the tokens of a step where nobody chose them."""
+    return Setting(config.max_num_seqs, config.max_num_batched_tokens or 0, config.admission, config.prompt_buckets)
+
+
+class Search:
+    """One engine, loaded once, and the runs tried on it."""
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self.interrupted = False
+        self._config = config
+        self._folder = folder
+        self._bench = Bench(config)
+        self._prediction: str | None = None
+        plan = self._bench.plan(config)
+        self.plan_sha256 = plan.sha256
+        self._prompts = plan.prompt_tokens.tolist()
+        self._most_rows = min(len(plan), config.concurrency or len(plan))
+
+    def run(self, start: Setting, most_runs: int, *, until_met: bool = False) -> Stage:
+        """Move after move, until none is left or the runs are spent. until_met: the bounds being met is enough."""
+        trials = [self._first(start)]
+        bounds = self._bounds(trials[0].setting)
+        decisions: list[Decision] = []
+        ended = ""
+        while not ended:
+            if self.interrupted:
+                ended = "Interrupted."
+            elif until_met and trials[-1].meets:
+                ended = "Confirmed: the bounds are met here too."
+            elif len(trials) >= most_runs:
+                ended = f"The {most_runs} runs allowed are spent; --most-runs N allows more."
+            else:
+                decisions.append(decision := decide(trials, bounds))
+                print(f"  {decision.words}", file=sys.stderr)
+                if decision.to is None:
+                    ended = "No move is left."
+                elif (trial := self._attempt(decision.to, len(trials) + 1)) is not None:
+                    trials.append(trial)
+        best = best_of(trials)
+        told = tuple(advice(best, bounds))
+        return Stage(self._config.engine, self._prediction, tuple(trials), tuple(decisions), best, told, ended)
+
+    def _first(self, start: Setting) -> Trial:
+        trial = self._attempt(start, 1)
+        if trial is None:
+            raise EngineError("interrupted before the first run had ended", exit_code=130)
+        if trial.point.error is not None:
+            raise EngineError(trial.point.error)
+        return trial
+
+    def _attempt(self, setting: Setting, number: int) -> Trial | None:
+        """One run. A setting that cannot run is a trial with an error. None: Ctrl-C broke it off."""
+        name = f"{number:02}-rows-{setting.max_num_seqs}-tokens-{setting.max_num_batched_tokens}"
+        config = msgspec.structs.replace(
+            self._config,
+            max_num_seqs=setting.max_num_seqs,
+            max_num_batched_tokens=setting.max_num_batched_tokens or None,
+            admission=setting.admission,
+            prompt_buckets=setting.prompt_buckets,
+        )
+        print(f"{number}: {setting.label()}", file=sys.stderr)
+        try:
+            result = measure(self._bench, config, self._folder / name, f"tune {number}")
+        except (EngineError, UsageError) as error:
+            return Trial(setting, Point(values=(), folder=name, error=str(error)))
+        if result.interrupted:
+            self.interrupted = True
+            return None
+        self._prediction = result.engine.prediction
+        tokens = int(result.engine.config["max_num_batched_tokens"])
+        known = msgspec.structs.replace(setting, max_num_batched_tokens=tokens)
+        return Trial(known, point_of((known.max_num_seqs, tokens), f"{self._folder.name}/{name}", result))
+
+    def _bounds(self, start: Setting) -> Bounds:
+        most = max(TOKENS_GROWTH * start.max_num_batched_tokens, self._most_rows)
+        return Bounds(self._most_rows, most, bucket_edge_tokens(self._prompts))
+
+
+def show(result: TuneFile, folder: Path, *, json: bool) -> None:
+    if json:
+        sys.stdout.write((folder / TUNE).read_text(encoding="utf-8").rstrip() + "\n")
+        return
+    Console().print(tune_view(result))

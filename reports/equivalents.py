@@ -1,0 +1,63 @@
+"""The same setting in other words: a cbbench.toml fragment, and the flags of vLLM and SGLang that mean the same.
+
+vLLM: docs.vllm.ai, `vllm serve`; SGLang: docs.sglang.ai, server arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from reports.schema import Value
+
+VLLM = {
+    "max_num_seqs": "--max-num-seqs",
+    "max_num_batched_tokens": "--max-num-batched-tokens",
+    "max_model_len": "--max-model-len",
+    "kv_blocks": "--num-gpu-blocks-override",
+    "block_size": "--block-size",
+}
+SGLANG = {
+    "max_num_seqs": "--max-running-requests",
+    "max_num_batched_tokens": "--chunked-prefill-size",
+    "max_model_len": "--context-length",
+    "block_size": "--page-size",
+}
+
+
+def toml_of(settings: Mapping[str, Value], comment: str) -> str:
+    """A fragment for cbbench.toml; settings by field name."""
+    lines = [f"# {line}" for line in comment.splitlines()]
+    return (
+        "\n".join([*lines, *(f"{name.replace('_', '-')} = {_toml(value)}" for name, value in settings.items())]) + "\n"
+    )
+
+
+def vllm_flags(settings: Mapping[str, Value]) -> tuple[str, list[str]]:
+    """(flags, what has none)."""
+    flags = [f"{VLLM[name]} {value}" for name, value in settings.items() if name in VLLM]
+    flags += [_switch("enable-prefix-caching", settings["prefix_caching"])] if "prefix_caching" in settings else []
+    flags += [_switch("enable-chunked-prefill", settings["chunked_prefill"])] if "chunked_prefill" in settings else []
+    return " ".join(flags), _without(settings, {*VLLM, "prefix_caching", "chunked_prefill"})
+
+
+def sglang_flags(settings: Mapping[str, Value]) -> tuple[str, list[str]]:
+    """(flags, what has none). A pool counts tokens there, not blocks."""
+    flags = [f"{SGLANG[name]} {value}" for name, value in settings.items() if name in SGLANG]
+    if "kv_blocks" in settings and "block_size" in settings:
+        flags.append(f"--max-total-tokens {int(settings['kv_blocks']) * int(settings['block_size'])}")
+    flags += ["--disable-radix-cache"] if settings.get("prefix_caching") is False else []
+    return " ".join(flags), _without(settings, {*SGLANG, "kv_blocks", "prefix_caching"})
+
+
+def _switch(name: str, on: Value) -> str:
+    return f"--{name}" if on else f"--no-{name}"
+
+
+def _without(settings: Mapping[str, Value], known: set[str]) -> list[str]:
+    return [name.replace("_", "-") for name in settings if name not in known]
+
+
+def _toml(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f'"{value}"' if isinstance(value, str) else str(value)

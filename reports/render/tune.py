@@ -1,0 +1,79 @@
+"""A search for the best setting in the terminal: what was tried, each step with its reason, and the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from reports.render.words import number, share
+from reports.tuned import Stage, TuneFile
+from reports.tuning import Trial
+
+
+def tune_view(result: TuneFile) -> RenderableType:
+    parts: list[RenderableType] = []
+    for stage in result.stages:
+        parts += [_stage(stage), Text()]
+    return Group(*parts, _outcome(result))
+
+
+def _stage(stage: Stage) -> RenderableType:
+    head = (
+        "Measured on the reference engine"
+        if stage.prediction is None
+        else f"Explored on the simulator, {stage.prediction}"
+    )
+    parts: list[RenderableType] = [Text(head, "bold"), _trials(stage)]
+    for count, decision in enumerate(stage.decisions, start=1):
+        parts.append(Padding(Text.assemble((f"{count}. ", "bold"), decision.words), (0, 0, 0, 2)))
+        parts.append(Padding(Text(f"from {decision.origin.label()}: {decision.signals}", "dim"), (0, 0, 0, 5)))
+    return Group(*parts, Padding(Text(stage.ended), (0, 0, 0, 2)))
+
+
+def _trials(stage: Stage) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("rows", "tokens", "other", "goodput/s", "P99 TTFT", "P99 TPOT", "busy", "KV peak"):
+        table.add_column(name, justify="left" if name == "other" else "right", no_wrap=name != "other")
+    table.add_column("SLA")
+    for trial in stage.trials:
+        table.add_row(*_row(trial), style="bold" if trial == stage.best else "")
+    return table
+
+
+def _row(trial: Trial) -> Sequence[str]:
+    point, setting = trial.point, trial.setting
+    other = [one for one in (setting.admission, setting.prompt_buckets and f"buckets {setting.prompt_buckets}") if one]
+    return (
+        str(setting.max_num_seqs),
+        str(setting.max_num_batched_tokens),
+        ", ".join(other),
+        number(trial.goodput_per_s),
+        number(point.p99_ttft_ms),
+        number(point.p99_tpot_ms),
+        share(point.signals.device_busy),
+        share(point.signals.kv_usage_peak),
+        "met" if trial.meets else (point.error or "missed"),
+    )
+
+
+def _outcome(result: TuneFile) -> RenderableType:
+    best = result.best
+    state = "" if result.confirmed else ", predicted only: confirm it with a run"
+    head = Text.assemble(
+        ("Best: ", "bold green") if best.meets else ("Closest, but the SLA is missed: ", "bold red"),
+        (best.setting.label(), "bold"),
+        f", {number(best.goodput_per_s)} requests/s within the SLA{state}.",
+    )
+    parts: list[RenderableType] = [head, *(Text(f"- {one}") for one in result.stages[-1].advice), Text()]
+    parts += [Text("cbbench.toml", "bold"), Padding(Text(result.toml.rstrip()), (0, 0, 0, 2)), Text()]
+    for name, flags, lacks in (
+        ("vLLM", result.vllm, result.vllm_lacks),
+        ("SGLang", result.sglang, result.sglang_lacks),
+    ):
+        without = f"   (no such flag for {', '.join(lacks)})" if lacks else ""
+        parts.append(Text.assemble((f"{name:7}", "bold"), flags, (without, "dim")))
+    return Group(*parts)

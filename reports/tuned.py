@@ -1,0 +1,87 @@
+"""tune.json: what was tried, why, and what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from reports.equivalents import sglang_flags, toml_of, vllm_flags
+from reports.files import read_json, write_atomic
+from reports.schema import Value
+from reports.tuning import Decision, Trial
+
+TUNE_SCHEMA: Final = "cbbench.tune/1"
+TUNE = "tune.json"
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """One engine's part of the search. `ended` says why there was no next run."""
+
+    engine: str  # reference | simulated
+    prediction: str | None  # where simulated step times come from; None where they were measured
+    trials: tuple[Trial, ...]
+    decisions: tuple[Decision, ...]
+    best: Trial
+    advice: tuple[str, ...]
+    ended: str
+
+
+class TuneFile(msgspec.Struct, frozen=True, kw_only=True):
+    schema: Literal["cbbench.tune/1"] = TUNE_SCHEMA
+    workload: str
+    workload_sha256: str
+    sla: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    settings: dict[str, Value]  # the outcome, by field name
+    toml: str
+    vllm: str
+    vllm_lacks: tuple[str, ...]
+    sglang: str
+    sglang_lacks: tuple[str, ...]
+
+    @property
+    def best(self) -> Trial:
+        return self.stages[-1].best
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the outcome was measured, not predicted."""
+        return self.stages[-1].prediction is None
+
+
+def outcome(stages: tuple[Stage, ...], *, workload: str, sha256: str, sla: tuple[str, ...]) -> TuneFile:
+    best = stages[-1].best
+    chosen: dict[str, Value | None] = {
+        "max_num_seqs": best.setting.max_num_seqs,
+        "max_num_batched_tokens": best.setting.max_num_batched_tokens,
+        "admission": best.setting.admission,
+        "prompt_buckets": best.setting.prompt_buckets,
+    }
+    settings = {name: value for name, value in chosen.items() if value is not None}
+    how = stages[-1].prediction or f"measured on the {stages[-1].engine} engine"
+    met = "meets" if best.meets else "misses"
+    comment = f"cbbench tune: {met} {', '.join(sla)} with {best.goodput_per_s:,.4g} requests/s of goodput\n{how}"
+    (vllm, vllm_lacks), (sglang, sglang_lacks) = vllm_flags(settings), sglang_flags(settings)
+    return TuneFile(
+        workload=workload,
+        workload_sha256=sha256,
+        sla=sla,
+        stages=stages,
+        settings=settings,
+        toml=toml_of(settings, comment),
+        vllm=vllm,
+        vllm_lacks=tuple(vllm_lacks),
+        sglang=sglang,
+        sglang_lacks=tuple(sglang_lacks),
+    )
+
+
+def write_tune(folder: Path, result: TuneFile) -> None:
+    write_atomic(folder / TUNE, result)
+
+
+def read_tune(folder: Path) -> TuneFile:
+    """tune.json, typed. FolderError if it is missing, broken or of another schema."""
+    return read_json(folder / TUNE, TuneFile, TUNE_SCHEMA)

@@ -1,0 +1,85 @@
+"""cbbench tune through the command line, on the simulator and on the real engine."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reports.tuned import read_tune
+from tests.cbbench.conftest import Outcome
+
+SIMULATED = ("tune", "--engine", "simulated", "--hardware", "h200", "--model", "llama-3.1-8b")
+CHAT = ("--rate", 20, "--num-requests", 300, "--sla", "p99_ttft_ms<=500", "--sla", "p99_tpot_ms<=30")
+
+
+def test_it_finds_a_setting_that_meets_what_the_start_misses(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
+    outcome = cbbench(*SIMULATED, *CHAT, "-o", "tuned")
+    assert outcome.code == 0, outcome.err
+    result = read_tune(own_folder / "tuned")
+    (stage,) = result.stages
+    assert not stage.trials[0].meets
+    assert result.best.meets
+    assert not result.confirmed
+    assert stage.decisions[0].rule == "more-rows"
+    assert "device busy" in stage.decisions[0].signals
+    assert "UNCALIBRATED" in outcome.out
+    assert "confirm it with a run" in outcome.out
+
+
+def test_the_fragment_it_writes_gives_the_same_numbers_again(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
+    cbbench(*SIMULATED, *CHAT, "-o", "tuned")
+    result = read_tune(own_folder / "tuned")
+    fragment = tomllib.loads((own_folder / "tuned" / "cbbench.toml").read_text())
+    assert fragment["max-num-seqs"] == result.best.setting.max_num_seqs
+    again = cbbench("run", *SIMULATED[1:], *CHAT, "--config", "tuned/cbbench.toml", "-o", "again", "--json")
+    assert f'"p99": {result.best.point.p99_ttft_ms}' in again.out
+
+
+def test_a_bound_that_no_setting_meets_is_a_miss(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
+    outcome = cbbench(*SIMULATED, "--num-requests", 40, "--sla", "p99_tpot_ms<=0.01", "-o", "tuned")
+    assert outcome.code == 3
+    assert "the SLA is missed" in outcome.out
+    assert not read_tune(own_folder / "tuned").best.meets
+
+
+def test_the_runs_allowed_end_the_search(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
+    cbbench(*SIMULATED, *CHAT, "--most-runs", 2, "-o", "tuned")
+    (stage,) = read_tune(own_folder / "tuned").stages
+    assert len(stage.trials) == 2
+    assert "--most-runs" in stage.ended
+
+
+def test_what_the_simulator_found_is_confirmed_on_the_real_engine(
+    cbbench: Callable[..., Outcome], own_folder: Path
+) -> None:
+    work = ("--workload", "prompt=uniform(4,24);output=uniform(4,24)", "--num-requests", 24, "--concurrency", 8)
+    tiny = ("--model", "tiny", "--device", "cpu", "--hardware", "l40s", "--max-num-seqs", 2)
+    outcome = cbbench("tune", *tiny, *work, "--sla", "p99_ttft_ms<=60000", "-o", "tuned")
+    assert outcome.code == 0, outcome.err
+    result = read_tune(own_folder / "tuned")
+    explored, confirmed = result.stages
+    assert (explored.engine, confirmed.engine) == ("simulated", "reference")
+    assert confirmed.trials[0].setting.max_num_seqs == explored.best.setting.max_num_seqs > 2
+    assert result.confirmed
+    assert (own_folder / "tuned" / confirmed.best.point.folder / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "--sla: tune needs bounds"),
+        (("--sla", "p99_tpot_ms<=1", "--mode", "static"), "--mode"),
+        (("--sla", "p99_tpot_ms<=1", "--url", "http://127.0.0.1:1"), "--url"),
+        (("--sla", "p99_tpot_ms=1"), "--sla"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(
+    cbbench: Callable[..., Outcome], own_folder: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    outcome = cbbench("tune", "--model", "tiny", *arguments)
+    assert outcome.code == 2
+    assert words in outcome.error_line
+    assert not any(own_folder.iterdir())

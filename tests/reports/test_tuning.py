@@ -1,0 +1,164 @@
+"""The rules of tune, one by one, and a search over a made-up engine whose best setting is known."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reports.equivalents import sglang_flags, toml_of, vllm_flags
+from reports.schema import Point, Signals, SlaResult, Validity
+from reports.tuning import Bounds, Decision, Setting, Trial, advice, best_of, bucket_edge_tokens, decide
+
+BOUNDS = Bounds(most_rows=256, most_tokens=8192, bucket_edge_tokens=1024)
+
+
+def judged(metric: str, value: float, bound: float) -> SlaResult:
+    verdict = "pass" if value <= bound else "fail"
+    return SlaResult(f"{metric}<={bound:g}", metric, value, bound, 0.95, 1000, None, verdict, "")
+
+
+def trial(
+    rows: int = 32,
+    tokens: int = 2048,
+    *,
+    ttft: float = 100,
+    tpot: float = 20,
+    median_tpot: float | None = None,
+    goodput: float = 10.0,
+    admission: str | None = None,
+    buckets: str | None = None,
+    overloaded: bool = False,
+    **signals: object,
+) -> Trial:
+    """Bounds of 500 ms TTFT and 50 ms TPOT; a busy device with a short queue and much room, unless told otherwise."""
+    known = {"device_busy": 0.7, "kv_usage_peak": 0.3, "waiting_mean": 5.0, "preemptions": 0} | signals
+    point = Point(
+        values=(rows, tokens),
+        folder="",
+        goodput_per_s=goodput,
+        p50_tpot_ms=tpot if median_tpot is None else median_tpot,
+        p99_tpot_ms=tpot,
+        signals=msgspec.convert(known, Signals),
+        sla=(judged("p99_ttft_sched_ms", ttft, 500), judged("p99_tpot_ms", tpot, 50)),
+        validity=Validity("overloaded" if overloaded else "ok"),
+    )
+    return Trial(Setting(rows, tokens, admission, buckets), point)
+
+
+def first(one: Trial, *others: Trial, bounds: Bounds = BOUNDS) -> Decision:
+    return decide([one, *others], bounds)
+
+
+def test_room_and_a_queue_raise_concurrency() -> None:
+    decision = first(trial(32, device_busy=0.43, kv_usage_peak=0.12, tpot=21))
+    assert (decision.rule, decision.to) == ("more-rows", Setting(64, 2048))
+    why = "The device is 43% busy, 5.0 requests wait and KV has room"
+    assert decision.words == f"{why}: raise concurrency, 32 → 64 rows."
+    assert decision.signals == "device busy 43%, KV peak 12%, P99 TPOT 21 of 50 ms"
+
+
+def test_more_rows_take_a_budget_that_gives_each_a_token() -> None:
+    assert first(trial(512, 512), bounds=Bounds(4096, 8192)).to == Setting(1024, 1024)
+
+
+def test_slow_tokens_bring_the_rows_back() -> None:
+    decision = first(trial(64, tpot=61))
+    assert (decision.rule, decision.to) == ("fewer-rows", Setting(32, 2048))
+    assert decision.words == "P99 TPOT is 61 of 50 ms: come back, 64 → 32 rows."
+
+
+def test_tokens_that_wait_for_prompts_want_smaller_chunks_then_buckets() -> None:
+    stalled = trial(32, 2048, tpot=61, median_tpot=20)
+    assert first(stalled).to == Setting(32, 1024)
+    worse = trial(32, 1024, tpot=70, median_tpot=20)
+    assert first(stalled, worse).to == Setting(32, 2048, prompt_buckets="1024")
+
+
+def test_lost_memory_asks_for_another_admission_then_for_fewer_rows() -> None:
+    short = trial(32, preemptions=40, kv_usage_peak=1.0)
+    decision = first(short)
+    assert (decision.rule, decision.to) == ("admission", Setting(32, 2048, "peak"))
+    assert "40 preemptions, peak 100%" in decision.words
+    decision = first(short, trial(32, admission="peak", goodput=2.0))
+    assert (decision.rule, decision.to) == ("fewer-rows", Setting(16, 2048))
+
+
+def test_late_first_tokens_with_a_queue_want_rows_and_without_one_bigger_chunks() -> None:
+    assert first(trial(32, ttft=900)).to == Setting(64, 2048)
+    assert first(trial(32, ttft=900, waiting_mean=0.2)).to == Setting(32, 4096)
+
+
+def test_a_setting_half_way_is_tried_before_the_search_ends() -> None:
+    good, too_many = trial(32, goodput=10.0), trial(64, tpot=61)
+    assert first(good, too_many).to == Setting(45, 2048)
+    near = first(good, too_many, trial(45, tpot=55), trial(38, goodput=12.0))
+    assert near.to is None
+    assert near.words == "What lies beyond was tried and brings no more goodput within the SLA."
+
+
+def test_nobody_waiting_ends_the_search() -> None:
+    decision = first(trial(32, waiting_mean=0.3))
+    assert decision.to is None
+    assert decision.words.startswith("Nobody waits")
+
+
+def test_the_best_meets_the_bounds_before_it_serves_more() -> None:
+    inside, outside = trial(8, goodput=4.0), trial(64, tpot=51, goodput=30.0)
+    assert best_of([outside, inside]) is inside
+
+
+def test_of_settings_that_serve_alike_the_one_with_fewer_rows_is_best() -> None:
+    few, many = trial(16, goodput=10.0), trial(32, goodput=10.1)
+    assert best_of([many, few]) is few
+
+
+def test_where_none_meets_the_bounds_the_nearest_is_best() -> None:
+    near, far = trial(32, tpot=55, goodput=1.0), trial(64, tpot=90, goodput=9.0)
+    assert best_of([far, near]) is near
+
+
+def test_an_overloaded_run_meets_nothing() -> None:
+    assert not trial(overloaded=True).meets
+    assert "lower --rate" in " ".join(advice(trial(overloaded=True), BOUNDS))
+
+
+@given(limit_rows=st.integers(2, 200), start=st.sampled_from([1, 8, 32, 128, 256]))
+@settings(max_examples=60, deadline=None)
+def test_a_search_ends_near_the_best_number_of_rows(limit_rows: int, start: int) -> None:
+    """Goodput grows with the rows, and TPOT passes its bound just above limit_rows."""
+
+    def engine(setting: Setting) -> Trial:
+        rows = setting.max_num_seqs
+        return trial(rows, setting.max_num_batched_tokens, tpot=50 * rows / limit_rows, goodput=float(rows))
+
+    trials = [engine(Setting(start, 2048))]
+    while (decision := decide(trials, BOUNDS)).to is not None:
+        assert decision.to not in [one.setting for one in trials]
+        trials.append(engine(decision.to))
+        assert len(trials) < 30
+    best = best_of(trials)
+    assert best.meets
+    assert limit_rows / 1.3 - 1 <= best.setting.max_num_seqs <= limit_rows
+
+
+@pytest.mark.parametrize(
+    ("prompts", "edge"), [([100] * 20, None), ([100] * 15 + [3200] * 5, 512), ([64] * 18 + [8192] * 2, 1024)]
+)
+def test_long_prompts_are_those_far_above_the_median(prompts: list[int], edge: int | None) -> None:
+    assert bucket_edge_tokens(prompts) == edge
+
+
+def test_the_same_setting_in_other_words() -> None:
+    setting = {"max_num_seqs": 24, "max_num_batched_tokens": 512, "admission": "peak", "prefix_caching": False}
+    assert toml_of(setting, "why") == (
+        '# why\nmax-num-seqs = 24\nmax-num-batched-tokens = 512\nadmission = "peak"\nprefix-caching = false\n'
+    )
+    vllm = "--max-num-seqs 24 --max-num-batched-tokens 512 --no-enable-prefix-caching"
+    assert vllm_flags(setting) == (vllm, ["admission"])
+    sglang = "--max-running-requests 24 --chunked-prefill-size 512 --disable-radix-cache"
+    assert sglang_flags(setting) == (sglang, ["admission"])
+    pool = {"kv_blocks": 100, "block_size": 16}
+    assert sglang_flags(pool)[0] == "--page-size 16 --max-total-tokens 1600"
+    assert vllm_flags(pool)[0] == "--num-gpu-blocks-override 100 --block-size 16"
