@@ -13,6 +13,7 @@ from scipy.stats import t as student_t
 
 from reports.files import FolderError, read_json, write_atomic
 from reports.merging import merged_point
+from reports.saturation import saturation
 from reports.schema import SWEEP_SCHEMA, Interval, Point, RunFile, SweepFile, Value
 
 SWEEP = "sweep.json"
@@ -127,6 +128,11 @@ def knee(curve: Sequence[CurvePoint], latency: str = "p99_tpot_ms") -> CurvePoin
     return max(known, key=lambda one: power(one.point, latency), default=None)
 
 
+def latency_of_knee(params: Sequence[str]) -> str:
+    """Which latency a knee is judged by: with a rate the wait for a first token, else the time per token."""
+    return "p99_ttft_ms" if params[0] == "rate" else "p99_tpot_ms"
+
+
 def power(point: Point, latency: str) -> float:
     return float((point.output_token_per_s or 0.0) / getattr(point, latency))
 
@@ -143,7 +149,15 @@ def pareto(curve: Sequence[CurvePoint]) -> list[CurvePoint]:
     return frontier
 
 
-def point_of(values: Sequence[Value], folder: str, run: RunFile, config_sha256: str = "", *, repeat: int = 0) -> Point:
+def point_of(
+    values: Sequence[Value],
+    folder: str,
+    run: RunFile,
+    config_sha256: str = "",
+    *,
+    repeat: int = 0,
+    max_over_mean: float | None = None,
+) -> Point:
     """The point a finished run gives. `folder` is relative to the sweep's. ValueError for a run without summary."""
     if run.summary is None:
         raise ValueError(f"{folder}: the run has no summary; rebuild it first")
@@ -171,9 +185,11 @@ def point_of(values: Sequence[Value], folder: str, run: RunFile, config_sha256: 
         p99_e2el_ms=e2el.p99,
         p99_e2el_ci_ms=e2el.p99_ci,
         attainment=run.summary.goodput.attainment,
+        max_over_mean=max_over_mean,
         signals=run.summary.signals,
         sla=run.sla,
         validity=run.validity,
+        saturated=saturation(run),
         prediction=run.engine.prediction,
     )
 

@@ -1,18 +1,24 @@
-"""Which resource stops a larger setting from helping, read from the signals a person would look at.
+"""Which resource limits a point, and stops a larger setting from helping; from the signals a person would look at.
 
+client    the load client did not keep up, so the numbers are its own
 kv        requests lose their KV, or wait at the watermark
+demand    nobody waits: there is no more load to batch
 compute   the device is busy, and a larger batch only makes each token slower
 host      requests wait although the device is idle: planning, sampling or sending holds it up
 slots     requests wait for a seat, and nothing else holds them
 token_budget  requests wait because the step's tokens are spent
-demand    nobody waits: there is no more load to batch
+queue     requests wait, and no signal says for what
+unknown   nothing is known of the queue
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.curves import short_label
+import msgspec
+
+from reports.curves import merge, neighbours, short_label
 from reports.schema import Point
 
 BUSY = 0.8  # share of the time from which a device has little left to give
@@ -28,52 +34,76 @@ class Limit:
     evidence: dict[str, float | int | str | None]
 
 
+def annotated(points: Sequence[Point]) -> list[Point]:
+    """The points, each with what limits it and why; its neighbours say whether TPOT rises from one to the next."""
+    curve = merge(points)
+    told = []
+    for point in points:
+        name, why = None, None
+        if point.error is None:
+            name, why = cause(neighbours(curve, point.values)[0], point)
+        told.append(msgspec.structs.replace(point, limit=name, why=why))
+    return told
+
+
 def limit_of(chosen: Point, before: Point | None, beyond: Point | None) -> Limit:
     """What the step beyond the chosen point runs into; `before` and `beyond` are its neighbours in the sweep."""
     # The next point shows it plainest. Where there is none, the step to the chosen one has to do.
     left, right = (chosen, beyond) if beyond is not None else (before, chosen)
-    name, why = _cause(left, right)
-    sentence = f"Beyond it: {why}." if beyond is not None else f"Nothing larger was tried; there, {why}."
+    name, why = cause(left, right)
+    why = f"at {short_label(right.values)} {why}"
+    sentence = f"Beyond it: {why}." if beyond is not None else f"Nothing larger was tried; {why}."
     missed = [one for one in beyond.sla if one.verdict == "fail"] if beyond is not None else []
     if beyond is not None and missed:
         shown = ", ".join(f"{one.metric} {_ms(one.value)} against {one.bound:g}" for one in missed)
         sentence += f" {short_label(beyond.values)} misses the SLA ({shown})."
-        name = name if name in ("kv", "compute", "host") else "sla"
+        name = name if name in ("kv", "compute", "host", "client") else "sla"
     return Limit(name, sentence, _evidence(chosen, beyond))
 
 
-def _cause(left: Point | None, right: Point) -> tuple[str, str]:
-    signals, at = right.signals, short_label(right.values)
+def cause(left: Point | None, right: Point) -> tuple[str, str]:
+    """A name and a sentence for what limits the right point; the left one is its smaller neighbour."""
+    signals = right.signals
     busy, waiting = signals.device_busy, signals.waiting_mean
+    if right.validity is not None and right.validity.verdict == "client_limited":
+        return "client", f"the load client is the limit: {right.validity.reasons[0]}"
     out_of_kv = signals.blocked.get("kv", 0.0) + signals.blocked.get("watermark", 0.0)
     if signals.preemptions or out_of_kv >= OFTEN:
-        usage = "" if signals.kv_usage_peak is None else f", KV usage peaks at {signals.kv_usage_peak:.0%}"
-        return "kv", (
-            f"KV memory is the limit at {at} ({signals.preemptions or 0} preemptions, the queue is held by KV "
-            f"in {out_of_kv:.0%} of the steps{usage})"
-        )
+        return "kv", _kv(right, out_of_kv)
     if waiting is not None and waiting < 1:
-        return (
-            "demand",
-            f"nobody waits at {at} ({waiting:.1f} on average), so there is no more load to batch",
-        )
+        return "demand", f"nobody waits ({waiting:.1f} requests on average), so there is no more load to batch"
     slower, faster = _ratios(left, right)
-    if busy is not None and busy >= BUSY and slower >= SLOWER and slower > faster:
-        assert left is not None
+    if left is not None and busy is not None and busy >= BUSY and slower >= SLOWER and slower > faster:
         return "compute", (
-            f"compute is the limit at {at} (device {busy:.0%} busy, median TPOT {_ms(left.p50_tpot_ms)} to "
+            f"compute is the limit (device {busy:.0%} busy, median TPOT {_ms(left.p50_tpot_ms)} to "
             f"{_ms(right.p50_tpot_ms)} ms for {faster:.2f}x the throughput)"
         )
     if busy is not None and busy < IDLE and waiting is not None and waiting >= 1:
         return "host", (
-            f"the host is the limit at {at} (the device is only {busy:.0%} busy while {waiting:.1f} requests "
-            "wait on average)"
+            f"the host is the limit (the device is only {busy:.0%} busy while {waiting:.1f} requests wait on average)"
         )
     for key, name, what in (("rows", "slots", "a seat"), ("tokens", "token_budget", "the step's token budget")):
         share = signals.blocked.get(key, 0.0)
         if share >= OFTEN:
-            return name, f"requests still wait for {what} at {at}, in {share:.0%} of the steps"
-    return "unknown", f"no signal stands out at {at}"
+            return name, f"requests wait for {what} in {share:.0%} of the steps{_while_busy(busy)}"
+    if right.saturated is not None:
+        return "queue", right.saturated
+    if waiting is not None:
+        return "queue", f"{waiting:.1f} requests wait on average{_while_busy(busy)}"
+    return "unknown", "no signal stands out"
+
+
+def _kv(point: Point, out_of_kv: float) -> str:
+    signals = point.signals
+    usage = "" if signals.kv_usage_peak is None else f", KV usage peaks at {signals.kv_usage_peak:.0%}"
+    return (
+        f"KV memory is the limit ({signals.preemptions or 0} preemptions, the queue is held by KV in {out_of_kv:.0%} "
+        f"of the steps{usage})"
+    )
+
+
+def _while_busy(busy: float | None) -> str:
+    return "" if busy is None else f" (device {busy:.0%} busy)"
 
 
 def _ratios(left: Point | None, right: Point) -> tuple[float, float]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.curves import label_of, merge, neighbours, short_label
+from reports.curves import CurvePoint, label_of, merge, neighbours, short_label
 from reports.limits import limit_of
 from reports.schema import Point, Recommendation, SlaResult
 
 NEAR_BEST = 0.95  # of the best throughput: what lies between is within the noise of one run each
+OTHER_WORK = ("workload", "tenants", "num-requests")  # settings whose values ask different things
 
 
 def recommend(params: Sequence[str], points: Sequence[Point], sla: Sequence[str] = ()) -> Recommendation:
@@ -16,6 +17,8 @@ def recommend(params: Sequence[str], points: Sequence[Point], sla: Sequence[str]
 
     By point estimate: an SLA that is inconclusive at a point counts as met there, and the reason says so.
     """
+    if unlike := [param for param in params if param in OTHER_WORK]:
+        return Recommendation(None, f"Each {unlike[0]} is other work, so none is better.", "unknown", proven=False)
     measured = [one for one in merge(points) if one.runs and one.point.output_token_per_s]
     fit = [one.point for one in measured if qualifies(one.point, bool(sla))]
     if not fit:
@@ -43,12 +46,18 @@ def recommend(params: Sequence[str], points: Sequence[Point], sla: Sequence[str]
     )
 
 
+def best_within_sla(curve: Sequence[CurvePoint]) -> CurvePoint | None:
+    """The largest throughput among the points that meet the SLA, by point estimate."""
+    fit = [one for one in curve if one.runs and one.point.output_token_per_s and qualifies(one.point, judged=True)]
+    return max(fit, key=lambda one: _throughput(one.point), default=None)
+
+
 def _throughput(point: Point) -> float:
     return point.output_token_per_s or 0.0
 
 
 def qualifies(point: Point, judged: bool) -> bool:
-    """Percentiles of an overloaded run only measure how long it was, so no SLA is met there."""
+    """Whether it may be recommended. Percentiles of an overloaded run only measure its length, so it meets no SLA."""
     verdict = point.validity.verdict if point.validity else "ok"
     if verdict == "invalid" or (judged and verdict == "overloaded"):
         return False

@@ -74,7 +74,7 @@ def run(config: RunConfig) -> int:
         raise UsageError(f"--output: {folder} is not empty; choose a new folder")
     if config.launch is not None and "{value}" in config.launch:
         raise UsageError("--launch: {value} is for `cbbench sweep`, which has values to put there")
-    with server_for(config, "", folder.with_name(f"{folder.name}.server.log")) as served:
+    with server_for(config, {}, folder.with_name(f"{folder.name}.server.log")) as served:
         result = measure(Bench(served), served, folder, title=f"{config.mode} · {config.workload}")
     few_seats = config.max_num_seqs <= TIMELINE_SEATS
     show(result, folder, json=config.json, with_timeline=few_seats if config.timeline is None else config.timeline)

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -47,14 +47,15 @@ def words_of(command: str) -> list[str]:
 
 
 @contextmanager
-def launched(command: str, value: str, log: Path, ready_timeout_s: float) -> Iterator[str]:
+def launched(command: str, fill: Mapping[str, str], log: Path, ready_timeout_s: float) -> Iterator[str]:
     """The URL of a server that is ready. It ends with the block, whatever ends the block.
 
+    fill: text by placeholder, as {"{value}": "16"}; {port} is filled here.
     Raises EngineError, with the tail of the server's log in its message, when the server is not ready in time, when
     it dies first, or when the block finds that it is gone.
     """
     port = _free_port()
-    words = [word.replace("{port}", str(port)).replace("{value}", value) for word in words_of(command)]
+    words = [_filled(word, {"{port}": str(port), **fill}) for word in words_of(command)]
     with _interruptible(), open(log, "wb") as output:
         process = _start(words, output.fileno())
         try:
@@ -67,6 +68,12 @@ def launched(command: str, value: str, log: Path, ready_timeout_s: float) -> Ite
             raise
         finally:
             _end(process)
+
+
+def _filled(word: str, fill: Mapping[str, str]) -> str:
+    for place, text in fill.items():
+        word = word.replace(place, text)
+    return word
 
 
 def _free_port() -> int:

@@ -152,7 +152,7 @@ def test_a_signal_while_waiting_ends_all_that_was_started(
 @pytest.mark.parametrize("healthy", ["/health", "/v1/models"])
 def test_ready_and_ended(healthy: str, script: Callable[[str], str], tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with launched(script(QUICK.format(healthy=(healthy,))), "", log, 30) as url:
+    with launched(script(QUICK.format(healthy=(healthy,))), {}, log, 30) as url:
         owner = listener_of(int(url.rpartition(":")[2]))
         helper = int(log.read_text().split()[1])
         assert owner is not None
@@ -165,7 +165,7 @@ def test_not_ready_in_time(script: Callable[[str], str], tmp_path: Path) -> None
     command = script(QUICK.format(healthy=()))
     with (
         pytest.raises(EngineError, match=r"not ready within 0\.5 s") as caught,
-        launched(command, "", tmp_path / "l", 0.5),
+        launched(command, {}, tmp_path / "l", 0.5),
     ):
         raise AssertionError
     assert caught.value.exit_code == 6
@@ -177,7 +177,7 @@ def test_a_server_that_ignores_being_asked_is_killed(
 ) -> None:
     monkeypatch.setattr("engines.remote.launch.GRACE_S", 0.2)
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + QUICK.format(healthy=("/health",))
-    with launched(script(deaf), "", tmp_path / "log", 30) as url:
+    with launched(script(deaf), {}, tmp_path / "log", 30) as url:
         owner = listener_of(int(url.rpartition(":")[2]))
         assert owner is not None
     assert not alive(owner)
@@ -188,7 +188,7 @@ def test_somebody_else_answers(script: Callable[[str], str], tmp_path: Path, mon
         monkeypatch.setattr("engines.remote.launch._free_port", lambda: other.port)
         with (
             pytest.raises(EngineError, match="is answered by process") as caught,
-            launched(script("import time; time.sleep(60)"), "", tmp_path / "log", 30),
+            launched(script("import time; time.sleep(60)"), {}, tmp_path / "log", 30),
         ):
             raise AssertionError
     assert caught.value.exit_code == 6
@@ -204,7 +204,7 @@ def test_a_server_that_dies_while_it_is_loaded(script: Callable[[str], str], tmp
         os.kill(owner, signal.SIGKILL)
         raise EngineError("the server went away", 6)
 
-    with pytest.raises(EngineError) as caught, launched(quick, "", tmp_path / "log", 30) as url:
+    with pytest.raises(EngineError) as caught, launched(quick, {}, tmp_path / "log", 30) as url:
         die(url)
     assert str(caught.value).startswith("the server went away (killed by SIGKILL); its log (")
     assert "helper" in str(caught.value)

@@ -106,7 +106,7 @@ def test_words_as_values_stay_in_order() -> None:
         ("token_budget", {}, {"signals": Signals(device_busy=0.7, waiting_mean=9.0, blocked={"tokens": 0.5})}),
         ("demand", {}, {"signals": Signals(device_busy=0.9, waiting_mean=0.1)}),
         ("unknown", {}, {"signals": Signals()}),
-        ("unknown", {"tpot": 20.0}, {"tpot": 20.5}),
+        ("queue", {"tpot": 20.0}, {"tpot": 20.5}),
         ("sla", {}, {"signals": Signals(device_busy=0.9, waiting_mean=0.1), "sla": (sla("fail", 900),)}),
         ("compute", {}, {"tpot": 90.0, "sla": (sla("fail", 900),)}),
         ("sla", {}, {"signals": Signals(), "sla": (sla("fail", 900),)}),
@@ -123,7 +123,7 @@ def test_the_signal_that_limits_the_next_step(name: str, left: dict[str, object]
 
 def test_a_batch_that_still_pays_is_not_limited_by_compute() -> None:
     advice = recommend(["max-num-seqs"], [point(8, 500, tpot=20), point(16, 950, tpot=25)])
-    assert (advice.values, advice.limit) == ((16,), "unknown")
+    assert (advice.values, advice.limit) == ((16,), "queue")
 
 
 def test_the_last_point_is_judged_by_the_step_to_it() -> None:

@@ -258,7 +258,7 @@ def test_a_sweep_at_any_width(width: int) -> None:
     assert "P99 TTFT in ms, by max-num-seqs (log)" in text
     assert "P99 TPOT in ms, by max-num-seqs" in text
     assert "Recommended: max-num-seqs 16 is the smallest setting within 5 %" in " ".join(text.split())
-    assert "compute is the limit at 32" in " ".join(text.split())
+    assert "at 32 compute is the limit" in " ".join(text.split())
     assert text.count("●") == 8
 
 

@@ -1,0 +1,74 @@
+"""From where to where an adaptive sweep looks, unless --between says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from cbbench.config import RunConfig, UsageError
+from cbbench.experiment.adaptive import Number
+from cbbench.experiment.knobs import as_number
+from cbbench.experiment.pools import blocks_for_every_seat, blocks_of_requests
+from workloads.plan import RequestPlan
+
+FEW = 16  # tokens of a step: fewer hide everything behind the cost of a step
+MANY = 65_536
+BELOW, ABOVE = 8, 4  # a rate starts at an eighth of what a burst was served at, and ends at four times that
+
+Bounds = tuple[Number, Number]
+
+
+def parse_between(text: str, *, whole: bool | None) -> Bounds:
+    """LOW,HIGH with 0 < LOW < HIGH. whole None: if both are."""
+    try:
+        low, high = (float(word) for word in text.split(","))
+    except ValueError:
+        raise UsageError(f"--between: want LOW,HIGH as in 4,256, got {text!r}") from None
+    if not 0 < low < high < float("inf"):
+        raise UsageError(f"--between: want 0 < LOW < HIGH, got {text!r}")
+    if whole or (whole is None and low.is_integer() and high.is_integer()):
+        if not (low.is_integer() and high.is_integer()):
+            raise UsageError(f"--between: want whole numbers, got {text!r}")
+        return int(low), int(high)
+    return as_number(low), as_number(high)
+
+
+def bounds_of_plan(param: str, config: RunConfig, plan: RequestPlan, context_tokens: int) -> Bounds:
+    """What can make a difference to these requests. UsageError for a setting that has no such bounds."""
+    known: Mapping[str, Callable[[], Bounds]] = {
+        "max-num-seqs": lambda: (1, _seats(config)),
+        "concurrency": lambda: (1, config.num_requests),
+        "max-num-batched-tokens": lambda: _budget(config, plan),
+        "kv-blocks": lambda: _blocks(config, plan, context_tokens),
+    }
+    if param not in known:
+        raise UsageError(
+            f"--adaptive: no bounds are known for {param}; say --between LOW,HIGH (known: {', '.join(known)}, rate)"
+        )
+    low, high = known[param]()
+    if low >= high:
+        raise UsageError(f"--adaptive: {param} can only be {high} here; more requests, or --between LOW,HIGH")
+    return low, high
+
+
+def bounds_of_rate(capacity_per_s: float) -> Bounds:
+    """Powers of two around what a burst was served at, in requests/s."""
+    low = 2.0 ** math.floor(math.log2(capacity_per_s / BELOW))
+    return as_number(low), as_number(2.0 ** math.ceil(math.log2(capacity_per_s * ABOVE)))
+
+
+def _seats(config: RunConfig) -> int:
+    """More seats than requests at a time stay empty, and every seat wants a token of the budget."""
+    return min(config.num_requests, config.concurrency or MANY, config.max_num_batched_tokens or MANY)
+
+
+def _budget(config: RunConfig, plan: RequestPlan) -> Bounds:
+    """A token for every seat, up to the prompts of all seats in one step."""
+    prompts = sorted(plan.prompt_tokens.tolist())[-config.max_num_seqs :]
+    low = max(config.max_num_seqs, FEW)
+    return low, max(low + 1, min(sum(prompts) + config.max_num_seqs, MANY))
+
+
+def _blocks(config: RunConfig, plan: RequestPlan, context_tokens: int) -> Bounds:
+    """The largest request's, up to where no mix of requests runs short."""
+    return int(blocks_of_requests(plan, config.block_size).max()), blocks_for_every_seat(plan, config, context_tokens)

@@ -1,0 +1,193 @@
+"""A sweep under way: what is measured already, what comes next, and sweep.json after every run.
+
+It resumes: finished runs are known by their setting, their repeat and their configuration.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from cbbench.config import RunConfig, UsageError
+from cbbench.experiment.bench import Bench, criteria_of
+from cbbench.experiment.pace import Pace, in_words
+from cbbench.experiment.run import measure
+from cbbench.experiment.servers import Benches, work_of
+from cbbench.experiment.targets import Setting, Sweep, Target
+from engines.base import EngineError
+from reports.curves import point_of, read_sweep, short_label, write_sweep
+from reports.folder import rebuild
+from reports.limits import annotated
+from reports.recommend import recommend
+from reports.schema import Point, RunFile, SweepFile
+from workloads.errors import WorkloadError
+from workloads.statistics import max_over_mean
+
+
+class Campaign:
+    def __init__(self, sweep: Sweep, base: RunConfig, benches: Benches, folder: Path, *, every_rate: bool) -> None:
+        """base: the configuration of any setting that can run. UsageError where the folder holds something else."""
+        self._sweep = sweep
+        self.benches = benches
+        self.folder = folder
+        self._every_rate = every_rate
+        self._pace = Pace()
+        earlier = sweep_before(folder, sweep.params)
+        # Points without numbers are tried again.
+        finished = [point for point in earlier.points if point.error is None] if earlier else []
+        self._done = {(point.values, point.repeat): self._judged_anew(point) for point in finished}
+        self.state = SweepFile(params=sweep.params, settings=(), repeats=sweep.repeats, sla=base.sla)
+
+    @property
+    def settings_done(self) -> list[Setting]:
+        return list(dict.fromkeys(setting for setting, _ in self._done))
+
+    def begin(self, settings: Sequence[Setting], *, adaptive: bool = False) -> None:
+        """Make the folder and say what is asked for; runs from before that are not asked for again come behind."""
+        asked = tuple(dict.fromkeys((*settings, *self.settings_done)))
+        self._shared_sha256(asked)  # a workload that cannot be is said before there is a folder
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._save(settings=asked, adaptive=adaptive)
+
+    def measure(self, settings: Sequence[Setting]) -> bool:
+        """Every repeat of these settings that is not there yet. False when Ctrl-C ended it."""
+        if added := [one for one in settings if one not in self.state.settings]:
+            self._save(settings=(*self.state.settings, *added))
+        targets = list(self._sweep.interleaved(settings))
+        for number, target in enumerate(targets, start=1):
+            key = (target.setting, target.repeat)
+            title = f"{number}/{len(targets)} {target.label}"
+            title += f", repeat {target.repeat + 1} of {self._sweep.repeats}" if self._sweep.repeats > 1 else ""
+            if key in self._done:
+                print(f"{title}: already there", file=sys.stderr)
+            elif self._skips(target.setting):
+                print(f"{title}: skipped, a lower rate is saturated", file=sys.stderr)
+            else:
+                print(title + self._time_left(targets[number - 1 :]), file=sys.stderr)
+                point = self._measured(target, title)
+                if point is None:
+                    return False
+                self._done[key] = point
+                self._save()
+        return True
+
+    def finish(self, ended: str | None) -> None:
+        """Why the sweep is at its end, in words."""
+        self._save(ended=ended)
+
+    def _measured(self, target: Target, title: str) -> Point | None:
+        """The point, or None if Ctrl-C broke it off: then it is measured again when the sweep resumes."""
+        place, config = self.folder / target.folder, target.config
+        if place.exists():  # left by a sweep that was broken off
+            shutil.rmtree(place)
+        if config is None:
+            return self._failed(target, target.error, 2, title)
+        log = self.folder / f"{target.folder}.server.log"
+        self._pace.begin()
+        try:
+            with self.benches.at(config, target.fill, log) as (bench, served):
+                result = measure(bench, served, place, title)
+                if result.interrupted:
+                    return None
+                point = self._point(target, result, gain(bench, served, result))
+        except (EngineError, UsageError, WorkloadError) as error:  # this setting cannot run; others may
+            return self._failed(target, str(error), getattr(error, "exit_code", 2), title)
+        self._pace.end(config)
+        return point
+
+    def _point(self, target: Target, result: RunFile, max_over_mean: float | None) -> Point:
+        return point_of(
+            target.setting,
+            target.folder,
+            result,
+            target.config_sha256,
+            repeat=target.repeat,
+            max_over_mean=max_over_mean,
+        )
+
+    def _failed(self, target: Target, error: str, exit_code: int, title: str) -> Point:
+        print(f"{title}: {error}", file=sys.stderr)
+        return Point(
+            values=target.setting,
+            repeat=target.repeat,
+            folder=target.folder,
+            config_sha256=target.config_sha256,
+            error=error,
+            exit_code=exit_code,
+        )
+
+    def _judged_anew(self, point: Point) -> Point:
+        """A finished point under the SLAs of this call. UsageError if it was measured with other settings."""
+        target = self._sweep.target(point.values, point.repeat)
+        if target.config is not None and point.config_sha256 == target.config_sha256:
+            result = rebuild(self.folder / point.folder, criteria_of(target.config))
+            if self.benches.same_work(target.config, result.workload.sha256):
+                return self._point(target, result, point.max_over_mean)
+        raise UsageError(
+            f"--output: {self.folder} has a point {short_label(point.values)} that was measured with other settings; "
+            "choose another folder, or repeat the settings to resume"
+        )
+
+    def _skips(self, setting: Setting) -> bool:
+        """Rates above one at which arrivals outran completions, and of which there is no run yet."""
+        if self._every_rate or "rate" not in self._sweep.params or setting in self.settings_done:
+            return False
+        at = self._sweep.params.index("rate")
+        return any(
+            point.saturated is not None
+            and _without(values, at) == _without(setting, at)
+            and float(values[at]) < float(setting[at])
+            for (values, _), point in self._done.items()
+        )
+
+    def _time_left(self, targets: Sequence[Target]) -> str:
+        coming = [
+            one for one in targets if (one.setting, one.repeat) not in self._done and not self._skips(one.setting)
+        ]
+        left_s = self._pace.left_s([one.config for one in coming if one.config is not None])
+        return "" if left_s is None else f" · about {in_words(left_s)} left"
+
+    def _save(self, **changes: object) -> None:
+        state = msgspec.structs.replace(self.state, **changes)
+        keys = sorted(self._done, key=lambda key: (state.settings.index(key[0]), key[1]))
+        points = annotated([self._done[key] for key in keys])
+        measured = {one.values for one in points}
+        self.state = msgspec.structs.replace(
+            state,
+            points=tuple(points),
+            skipped=tuple(one for one in state.settings if one not in measured and self._skips(one)),
+            recommendation=recommend(state.params, points, state.sla) if points else None,
+            workload_sha256=self._shared_sha256(state.settings),
+        )
+        write_sweep(self.folder, self.state)
+
+    def _shared_sha256(self, settings: Sequence[Setting]) -> str | None:
+        configs = [target.config for one in settings if (target := self._sweep.target(one)).config is not None]
+        by_work = {work_of(config): config for config in configs if config is not None}
+        found = {self.benches.plan_sha256(config) for config in by_work.values()}
+        return found.pop() if len(found) == 1 else None
+
+
+def gain(bench: Bench, config: RunConfig, result: RunFile) -> float | None:
+    """What continuous batching gains over static batching with these seats: of engines of ours alone."""
+    return max_over_mean(bench.plan(config).output_tokens, config.max_num_seqs) if result.engine.mode else None
+
+
+def sweep_before(folder: Path, params: Sequence[str]) -> SweepFile | None:
+    """What an earlier call left in this folder."""
+    if not folder.exists() or not any(folder.iterdir()):
+        return None
+    if not (folder / "sweep.json").exists():
+        raise UsageError(f"--output: {folder} is not empty and holds no sweep")
+    before = read_sweep(folder)
+    if before.params != tuple(params):
+        raise UsageError(f"--output: {folder} holds a sweep of {','.join(before.params)}, not of {','.join(params)}")
+    return before
+
+
+def _without(values: Setting, at: int) -> Setting:
+    return values[:at] + values[at + 1 :]
