@@ -100,7 +100,8 @@ class Api:
             "object": "model",
             "created": self._started_s,
             "owned_by": "cbbench",
-            "max_model_len": self._served.max_model_len,
+            "max_model_len": self._served.max_model_len,  # as vLLM has it
+            "vocab_size": self._served.vocab,  # ours: ids below it are taken
         }
         return _json({"object": "list", "data": [model]})
 

@@ -14,6 +14,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engines.loop import Runtime, WallClock, drive
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Outcome
@@ -28,7 +31,7 @@ class Load:
     kv_usage: float = 0.0  # share of the KV blocks in use or promised
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
     """What a step, an abort or a rejection changed."""
 
@@ -36,7 +39,10 @@ class Step:
     tokens: list[tuple[Stream, int]]
     ended: list[Stream]
     load: Load
-    preempted: int
+    seated: list[Stream]  # that got their first seat
+    seated_ns: int = 0  # when they did
+    preempted: int = 0
+    prefix_hit_tokens: int = 0  # of their prompts, not computed
 
 
 @dataclass(slots=True)
@@ -132,6 +138,7 @@ class EngineThread:
 
     def _take(self, outcome: Outcome, now_ns: int) -> None:
         state, row = self._state, outcome.ledger_row
+        seated = self._seated(row)
         tokens = []
         for request in outcome.delivered:
             stream = state.streams[request.index]
@@ -147,5 +154,20 @@ class EngineThread:
             state.load = Load()
         elif row is None and not ended:
             return
-        preempted = 0 if row is None else int(row["preempted"])
-        self._loop.call_soon_threadsafe(self._publish, Step(now_ns, tokens, ended, state.load, preempted))
+        step = Step(now_ns, tokens, ended, state.load, seated)
+        if row is not None:
+            step.seated_ns = int(row["now_ns"])
+            step.preempted = int(row["preempted"])
+            step.prefix_hit_tokens = int(row["prefix_hit_tokens"])
+        self._loop.call_soon_threadsafe(self._publish, step)
+
+    def _seated(self, row: NDArray[np.void] | None) -> list[Stream]:
+        """Those whose first seat is of the row's step."""
+        if row is None or not row["admitted"]:
+            return []
+        return [stream for stream in self._state.streams.values() if _first_seat(stream.request) == row["step"]]
+
+
+def _first_seat(request: Request) -> int:
+    """The step that gave it its first seat, 0 if none has yet."""
+    return request.stints[0].admitted if request.stints else request.seated_step

@@ -15,11 +15,15 @@ TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2
 ITL_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 E2E_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 
+QUEUE_S = E2E_S
+
 REASONS = {"stop": "stop", "length": "length", "aborted": "abort"}  # ours: vLLM's
 
 
 class Metrics:
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, *, prefix_caching: bool = False) -> None:
+        """Without a prefix cache, none is asked, so its counters stay at 0."""
+        self._prefix_caching = prefix_caching
         self._registry = CollectorRegistry()
         labels = {"model_name": model, "engine": "0"}
 
@@ -37,10 +41,13 @@ class Metrics:
         self._waiting = gauge("num_requests_waiting", "Requests waiting for a seat.")
         self._kv_usage = gauge("kv_cache_usage_perc", "Share of the KV blocks in use or promised. 1 means all.")
         self._preemptions = counter("num_preemptions", "Requests that lost their seat for want of KV blocks.")
+        self._prefix_queries = counter("prefix_cache_queries", "Prompt tokens that the prefix cache was asked for.")
+        self._prefix_hits = counter("prefix_cache_hits", "Of these, tokens that it held.")
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens of the requests that got their first token.")
         self._generation_tokens = counter("generation_tokens", "Output tokens.")
         self._ttft = histogram("time_to_first_token_seconds", "From the request's arrival to its first token.", TTFT_S)
         self._itl = histogram("inter_token_latency_seconds", "Between two tokens of a request.", ITL_S)
+        self._queue = histogram("request_queue_time_seconds", "From the request's arrival to its first seat.", QUEUE_S)
         self._e2e = histogram("e2e_request_latency_seconds", "From the request's arrival to its end.", E2E_S)
         ended = Counter("vllm:request_success", "Requests that ended, by reason.", [*labels, "finished_reason"],
                         registry=self._registry)  # fmt: skip
@@ -51,6 +58,11 @@ class Metrics:
         self._waiting.set(step.load.waiting)
         self._kv_usage.set(step.load.kv_usage)
         self._preemptions.inc(step.preempted)
+        for stream in step.seated:
+            self._queue.observe((step.seated_ns - stream.request.sent_ns) / 1e9)
+        if self._prefix_caching:
+            self._prefix_queries.inc(sum(stream.request.prompt_tokens for stream in step.seated))
+            self._prefix_hits.inc(step.prefix_hit_tokens)
         self._generation_tokens.inc(len(step.tokens))
         for stream, _ in step.tokens:
             self._token(stream, step.at_ns)

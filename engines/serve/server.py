@@ -39,7 +39,7 @@ class Server:
     """Made on any thread; `run` is for one event loop, once."""
 
     def __init__(self, runtime: Runtime, clock: WallClock, text: TextSide, served: Served, *, kv_blocks: int) -> None:
-        metrics = Metrics(served.name)
+        metrics = Metrics(served.name, prefix_caching=runtime.scheduler.kv.index.enabled)
         self.engine = EngineThread(runtime, clock, kv_blocks=kv_blocks, on_step=metrics.take)
         self._api = Api(self.engine, text, served, metrics)
         self._stop = asyncio.Event()

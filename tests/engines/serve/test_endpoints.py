@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ def test_health_and_models(server: Running) -> None:
     assert status == 200
     assert '"id":"echo"' in text
     assert '"max_model_len":512' in text
+    assert '"vocab_size":512' in text
 
 
 def test_a_completion_of_text(server: Running) -> None:
@@ -210,5 +212,27 @@ def test_metrics_count_what_happened(server: Running) -> None:
     assert server.metric("vllm:inter_token_latency_seconds_count") >= 8
     assert server.metric("vllm:prompt_tokens_total") > 0
     assert server.metric("vllm:num_preemptions_total") == 0
+    assert server.metric("vllm:prefix_cache_queries_total") == 0, "there is no prefix cache to ask"
+    ttfts = server.metric("vllm:time_to_first_token_seconds_count")
+    assert server.metric("vllm:request_queue_time_seconds_count") >= ttfts, "some answers are empty"
     for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
         assert server.metric(name) == 0
+
+
+def test_metrics_of_the_prefix_cache() -> None:
+    """Two full blocks of the first prompt are held when the second comes; its last token is always computed."""
+    with echoing(prefix_caching=True, block_size=16) as (server, _):
+        for prompt in ("a" * 40, "a" * 33, "b" * 40):
+            server.complete(prompt, max_tokens=2)
+        assert server.metric("vllm:prefix_cache_queries_total") == 40 + 33 + 40
+        assert server.metric("vllm:prefix_cache_hits_total") == 32
+
+
+def test_the_queue_time_is_the_time_without_a_seat() -> None:
+    """One seat, four requests of three steps at least: the first waits for nothing, the last for nine steps."""
+    step_s = 0.02
+    with echoing(step_s, max_num_seqs=1) as (server, _):
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: server.complete("ab", max_tokens=3), range(4)))
+        assert server.metric("vllm:request_queue_time_seconds_count") == 4
+        assert server.metric("vllm:request_queue_time_seconds_sum") > (0 + 2 + 5 + 8) * step_s
