@@ -192,6 +192,9 @@ class Rows(Sequence[RequestRow]):
     @abstractmethod
     def first_steps(self) -> IntColumn: ...
 
+    @abstractmethod
+    def stints(self) -> tuple[IntColumn, NDArray[np.int64]]: ...
+
 
 @dataclass(frozen=True, eq=False)
 class RunRecord:
@@ -239,6 +242,14 @@ class RunRecord:
         if isinstance(self.rows, Rows):
             return self.rows.first_steps()
         return np.fromiter((row.stints[0].admitted if row.stints else 0 for row in self.rows), np.int64, len(self))
+
+    def stints(self) -> tuple[IntColumn, NDArray[np.int64]]:
+        """(the row each stint is of, [stints, 4]: slot, admitted, sampled, ended), row after row, each in order."""
+        if isinstance(self.rows, Rows):
+            return self.rows.stints()
+        numbers = [(one.slot, one.admitted, one.sampled, one.ended) for row in self.rows for one in row.stints]
+        of_row = np.repeat(np.arange(len(self)), [len(row.stints) for row in self.rows])
+        return of_row, np.array(numbers, dtype=np.int64).reshape(-1, 4)
 
     def event_times_ns(self, begin: int = 0, end: int | None = None) -> IntColumn:
         """Time of the token events begin:end, aligned with event_values; both must lie between two requests.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from operator import attrgetter
-from typing import overload
+from typing import Any, overload
 
 import msgspec
 import numpy as np
@@ -14,10 +12,12 @@ from numpy.typing import NDArray
 from engines.base import MISSING, RequestRow, Rows, Stint
 from workloads.plan import IntColumn
 
+FIELDS = RequestRow.__struct_fields__
 LABELS = ("status", "finish_reason", "error", "token_source", "tenant")  # text that is much the same in every row
-COUNTS = tuple(name for name in RequestRow.__struct_fields__ if name not in (*LABELS, "stints"))
-_DTYPE = np.dtype([*((name, "<i8") for name in COUNTS), *((name, "<i4") for name in LABELS), ("stints_end", "<i8")])
-STINT = Stint.__struct_fields__
+# Labels are codes, and stints are where those of the row end in a column of their own.
+_DTYPE = np.dtype([(name, "<i4" if name in LABELS else "<i8") for name in FIELDS])
+_LABELS_AT = tuple(FIELDS.index(name) for name in LABELS)
+_STINTS_AT = FIELDS.index("stints")
 FIRST_ROWS = 256
 
 
@@ -27,7 +27,7 @@ class RequestTable(Rows):
     def __init__(self) -> None:
         self._table: NDArray[np.void] = np.zeros(FIRST_ROWS, _DTYPE)
         self._count = 0
-        self._stints = array("q")  # the numbers of each stint, in the order of STINT; row after row
+        self._stints = array("q")  # slot, admitted, sampled, ended of each; row after row
         self._codes: dict[str | None, int] = {}  # of the texts of all LABELS
         self._texts: list[str | None] = []
 
@@ -37,33 +37,12 @@ class RequestTable(Rows):
             self._table.resize(self._count + max(FIRST_ROWS, self._count // 4), refcheck=False)
         for stint in row.stints:
             self._stints.extend((stint.slot, stint.admitted, stint.sampled, stint.ended))
-        counts = [MISSING if (value := getattr(row, name)) is None else value for name in COUNTS]
-        codes = [self._code(getattr(row, name)) for name in LABELS]
-        self._table[self._count] = (*counts, *codes, len(self._stints))
+        values: list[Any] = list(msgspec.structs.astuple(row))
+        for at in _LABELS_AT:
+            values[at] = self._code(values[at])
+        values[_STINTS_AT] = len(self._stints)
+        self._table[self._count] = tuple([MISSING if value is None else value for value in values])
         self._count += 1
-
-    def extend(self, rows: Sequence[RequestRow]) -> None:
-        """As append() of each, but a column at a time, which is quicker."""
-        begin, end = self._count, self._count + len(rows)
-        if end > len(self._table):
-            self._table.resize(max(end, begin + begin // 4), refcheck=False)
-        part = self._table[begin:end]
-        for name in COUNTS:
-            value_of = attrgetter(name)
-            if name in TIMES:
-                part[name] = [MISSING if (value := value_of(row)) is None else value for row in rows]
-            else:
-                part[name] = np.fromiter(map(value_of, rows), np.int64, len(rows))
-        for name in LABELS:
-            texts = [getattr(row, name) for row in rows]
-            codes = {text: self._code(text) for text in dict.fromkeys(texts)}
-            part[name] = np.fromiter(map(codes.__getitem__, texts), np.int32, len(rows))
-        already = len(self._stints)
-        stints = [stint for row in rows for stint in row.stints]
-        columns = [np.fromiter(map(attrgetter(name), stints), np.int64, len(stints)) for name in STINT]
-        self._stints.frombytes(np.stack(columns, axis=1).tobytes())
-        part["stints_end"] = already + len(STINT) * np.cumsum([len(row.stints) for row in rows], dtype=np.int64)
-        self._count = end
 
     def _code(self, text: str | None) -> int:
         code = self._codes.get(text)
@@ -85,16 +64,13 @@ class RequestTable(Rows):
         if not -self._count <= at < self._count:
             raise IndexError(f"row {at} of {self._count}")
         at %= self._count
-        *values, stints_end = self._table[at].item()
-        fields = dict(zip(COUNTS, values, strict=False))
-        for name in TIMES:
-            if fields[name] == MISSING:
-                fields[name] = None
-        fields |= {name: self._texts[code] for name, code in zip(LABELS, values[len(COUNTS) :], strict=True)}
-        begin = int(self._table["stints_end"][at - 1]) if at else 0
-        numbers = self._stints[begin:stints_end].tolist()
-        stints = tuple(Stint(*numbers[i : i + 4]) for i in range(0, len(numbers), 4))
-        return RequestRow(**fields, stints=stints)
+        fields = dict(zip(FIELDS, self._table[at].item(), strict=True))
+        fields |= {name: None for name in TIMES if fields[name] == MISSING}
+        fields |= {name: self._texts[fields[name]] for name in LABELS}
+        begin = int(self._table["stints"][at - 1]) if at else 0
+        numbers = self._stints[begin : fields["stints"]].tolist()
+        fields["stints"] = tuple(Stint(*numbers[i : i + 4]) for i in range(0, len(numbers), 4))
+        return RequestRow(**fields)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RequestTable) and list(self) == list(other)
@@ -110,15 +86,18 @@ class RequestTable(Rows):
         return [self._texts[code] for code in present.tolist()], codes.astype(np.int64)
 
     def first_steps(self) -> IntColumn:
-        ends = self._table["stints_end"][: self._count]
+        ends = self._table["stints"][: self._count]
         begins = np.concatenate(([0], ends[:-1])) if self._count else ends
         admitted = np.zeros(self._count, dtype=np.int64)
         seated = begins < ends
         admitted[seated] = np.frombuffer(self._stints, dtype=np.int64)[begins[seated] + 1]
         return admitted
 
+    def stints(self) -> tuple[IntColumn, NDArray[np.int64]]:
+        numbers = np.array(self._stints, dtype=np.int64).reshape(-1, 4)
+        counts = np.diff(self._table["stints"][: self._count], prepend=0) // 4
+        return np.repeat(np.arange(self._count), counts), numbers
+
 
 # The times that may never have come.
-TIMES = tuple(
-    field.name for field in msgspec.structs.fields(RequestRow) if field.name in COUNTS and field.type == int | None
-)
+TIMES = tuple(field.name for field in msgspec.structs.fields(RequestRow) if field.type == int | None)

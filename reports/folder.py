@@ -198,7 +198,8 @@ def _read_rows(folder: Path, notes: list[str]) -> RequestTable:
     """requests.jsonl; of lines with the same index only the first, as no request ends twice."""
     rows = RequestTable()
     for block in read_blocks(folder / REQUESTS, RequestRow, notes):
-        rows.extend(block)
+        for row in block:
+            rows.append(row)
     index = rows.column("i")
     firsts = np.unique(index, return_index=True)[1]
     if firsts.shape[0] == len(rows):
@@ -236,5 +237,6 @@ def _with_events(rows: RequestTable, values: NDArray[np.uint32], steps: int | No
 
 def _table(rows: Iterable[RequestRow]) -> RequestTable:
     table = RequestTable()
-    table.extend(list(rows))
+    for row in rows:
+        table.append(row)
     return table

@@ -184,6 +184,21 @@ _DEFINITIONS = {
     "waste.discarded_tokens": "Tokens computed for a request that had ended already.",
     "waste.idle_slot_steps": "Seats times steps in which nobody sat there, or a finished request held it.",
     "waste.dead_slot_steps": "Seats times steps in which a finished request was still launched.",
+    "breakdown": (
+        "Means over completed requests, and over those at or above P99, of the parts that add up to ttft_sched_ms and "
+        "e2el_sched_ms; shares are of the latency."
+    ),
+    "breakdown.client": "Scheduled but not yet sent: a concurrency cap held it, or the load client was late.",
+    "breakdown.intake": "Sent, until the running step ended and the scheduler took it.",
+    "breakdown.queue": "Taken, until the step was planned that first gave it a seat.",
+    "breakdown.prefill": "In a seat before the first token; a prompt that is computed again after a preemption too.",
+    "breakdown.preempted": "Without a seat between two stays in one; before the first token in ttft, all in e2el.",
+    "breakdown.server": "Over HTTP, where seats are not seen: sent, until the first token.",
+    "breakdown.decode": "In a seat after the first token (over HTTP: all time after it); computing again too.",
+    "breakdown.blocked": (
+        "The part of the queue spent behind a head that was not admitted, by reason: from each planning of a step to "
+        "the next, for the reason in the ledger of that step."
+    ),
     "by_tenant": (
         "The same numbers for each tenant (by_priority, by_prompt_bucket: likewise), empty unless there are two or "
         "more; rates are over the window of the whole run, preemptions are how often its requests lost their KV."

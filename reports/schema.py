@@ -144,12 +144,6 @@ class Signals(msgspec.Struct, frozen=True):
     gpu_power_mean_w: float | None = None
     gpu_sm_clock_mean_mhz: float | None = None
     gpu_slowed_share: float | None = None
-    # Over the samples in which the GPU said so.
-    gpu_utilization_mean: float | None = None
-    gpu_memory_peak_bytes: int | None = None
-    gpu_power_mean_w: float | None = None
-    gpu_sm_clock_mean_mhz: float | None = None
-    gpu_slowed_share: float | None = None
 
 
 class Waste(msgspec.Struct, frozen=True):
@@ -170,6 +164,24 @@ class Waste(msgspec.Struct, frozen=True):
     @property
     def slot_steps(self) -> int:
         return self.active_slot_steps + self.dead_slot_steps + self.idle_slot_steps
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What one part of a latency takes: on average, and in the requests whose latency is at or above its P99."""
+
+    mean_ms: float
+    share: float | None  # of the mean latency
+    tail_mean_ms: float
+    tail_share: float | None
+
+
+class Breakdown(msgspec.Struct, frozen=True):
+    """Parts of TTFT and E2EL from the scheduled time, by name; each adds up. See breakdown.py."""
+
+    requests: int  # completed ones
+    ttft: dict[str, Part]
+    e2el: dict[str, Part]
+    blocked: dict[str, Part] = {}  # the part of the queue by why its head was not admitted; shares are of TTFT
 
 
 class GroupLatency(msgspec.Struct, frozen=True):
@@ -203,6 +215,7 @@ class Summary(msgspec.Struct, frozen=True):
     goodput: Goodput
     signals: Signals
     waste: Waste | None  # None where there is no ledger (a remote server)
+    breakdown: Breakdown | None = None  # None where no request completed
     by_tenant: dict[str, Group] = {}
     by_priority: dict[str, Group] = {}
     by_prompt_bucket: dict[str, Group] = {}  # by the edges in engine.config["prompt_buckets"]

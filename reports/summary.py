@@ -10,6 +10,7 @@ import numpy as np
 
 from engines.base import MISSING, RunRecord
 from engines.scheduling.ledger import WASTE, Blocked, StepArray
+from reports.breakdown import breakdown
 from reports.gate import parse_all
 from reports.gpu import with_gpu
 from reports.groups import Groups
@@ -71,6 +72,7 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple
         goodput=judge.goodput(slas),
         signals=with_gpu(_signals(record, throughput.window_s), record.signals),
         waste=_waste(record.steps) if record.steps.size else None,
+        breakdown=breakdown(record).summary(),
         by_tenant=groups.by_tenant(),
         by_priority=groups.by_priority(),
         by_prompt_bucket=groups.by_prompt_bucket(header.engine.config.get("prompt_buckets") or ()),

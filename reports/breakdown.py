@@ -1,0 +1,166 @@
+"""Where a request's time went: parts that add up to its TTFT and its E2EL from the scheduled time, to the ns.
+
+In process, where seats are seen:
+
+    scheduled   sent     submitted      seat                    first                        last
+        |---------|----------|-----------|------------------------|---------------------------|
+          client     intake      queue      prefill  preempted       decode        preempted
+
+Over HTTP they are not:
+
+        |---------|-----------------------------------------------|---------------------------|
+          client                      server                                 decode
+
+client     scheduled but not sent: a concurrency cap holds it, or the load client is late
+intake     sent, until the running step ended and the scheduler took it
+queue      until the step was planned that first gave it a seat
+prefill    in a seat, before the first token; computing a prompt again after a preemption too
+preempted  between two stays in a seat: from the end of the last step of one to the planning of the first of the next
+decode     in a seat, after the first token; computing again too
+server     sent, until the first token
+
+TTFT from the time of sending is the same without `client`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engines.base import MISSING, RunRecord
+from engines.scheduling.ledger import Blocked, StepArray
+from reports import schema
+from reports.quantiles import quantile
+from workloads.plan import IntColumn
+
+TAIL = 0.99
+
+
+@dataclass(frozen=True, eq=False)
+class Breakdown:
+    """int64 columns of ns over the completed requests that got a token, in the order of the record."""
+
+    row: IntColumn  # which row of the record each is
+    ttft_ns: dict[str, IntColumn]  # parts by name, in order of time; they add up to first - scheduled
+    after_ns: dict[str, IntColumn]  # they add up to last - first
+    blocked_ns: dict[str, IntColumn]  # parts of `queue` by reason; see blocked_ns()
+
+    def e2el_ns(self) -> dict[str, IntColumn]:
+        """They add up to last - scheduled."""
+        names = dict.fromkeys((*self.ttft_ns, *self.after_ns))
+        nothing = np.zeros(self.row.shape[0], np.int64)
+        return {name: self.ttft_ns.get(name, nothing) + self.after_ns.get(name, nothing) for name in names}
+
+    def summary(self) -> schema.Breakdown | None:
+        """Means and shares, of all and of those at or above P99. None without a request."""
+        if not self.row.shape[0]:
+            return None
+        ttft, e2el = self.ttft_ns, self.e2el_ns()
+        return schema.Breakdown(
+            requests=self.row.shape[0],
+            ttft=_parts(ttft, total(ttft)),
+            e2el=_parts(e2el, total(e2el)),
+            blocked=_parts(self.blocked_ns, total(ttft)),
+        )
+
+
+def breakdown(record: RunRecord) -> Breakdown:
+    """The parts of every completed request's time.
+
+    A request whose seats are not in the ledger (after a crash, or over HTTP) has the time between sending and first
+    token in `server`. A part that is 0 everywhere is left out.
+    """
+    first, last = record.column_ns("first"), record.column_ns("last")
+    row = np.flatnonzero(record.where("status", "completed") & (first != MISSING))
+    scheduled, sent, submitted = (record.column_ns(name)[row] for name in ("scheduled", "sent", "submitted"))
+    first, last = first[row], last[row]
+    admitted = record.first_steps()[row]
+    seen = (admitted > 0) & (admitted <= record.steps.shape[0])
+    submitted = np.where(seen, submitted, first)
+    seat = first.copy()
+    seat[seen] = record.steps["now_ns"][admitted[seen] - 1]
+    waits = np.where(seen, seat - submitted, 0)
+    early, late = (away[row] for away in _preempted_ns(record))
+    early, late = np.where(seen, early, 0), np.where(seen, late, 0)
+    ttft = {
+        "client": sent - scheduled,
+        "intake": np.where(seen, submitted - sent, 0),
+        "queue": waits,
+        "prefill": np.where(seen, first - seat - early, 0),
+        "preempted": early,
+        "server": np.where(seen, 0, first - sent),
+    }
+    after = {"decode": last - first - late, "preempted": late}
+    return Breakdown(
+        row=row,
+        ttft_ns={name: column for name, column in ttft.items() if column.any()},
+        after_ns={name: column for name, column in after.items() if column.any()},
+        blocked_ns=blocked_ns(record.steps, submitted[seen], admitted[seen], seen),
+    )
+
+
+def blocked_ns(
+    steps: StepArray, submitted_ns: IntColumn, admitted: IntColumn, seen: NDArray[np.bool_]
+) -> dict[str, IntColumn]:
+    """How much of its wait for a first seat a request spent behind a blocked head of the queue, by reason.
+
+    A wait is cut where steps were planned. The piece that begins when a step was planned counts for the reason in that
+    step's ledger row, which says why whoever was first in the queue then was not admitted; it is the request itself or
+    one before it. The piece in front of the first planning after submission counts for that step's reason too, as a row
+    tells what happened since the step before it. Where that reason is NO, nobody who could have come in was kept
+    waiting (another prompt bucket had its turn), and the piece counts for none.
+
+    submitted_ns, admitted: of the requests whose seats are seen. Columns over all requests, for the reasons that occur.
+    """
+    now_ns, reason = steps["now_ns"], steps["blocked"]
+    seat = admitted - 1
+    planned = np.minimum(np.searchsorted(now_ns, submitted_ns), seat)  # row of the first step planned after it came
+    before_ns = now_ns[planned] - submitted_ns if seat.shape[0] else submitted_ns
+    found = {}
+    for code in sorted(set(np.unique(reason).tolist()) - {Blocked.NO}):
+        lasted_ns = np.where(reason[:-1] == code, np.diff(now_ns), 0)
+        so_far_ns = np.concatenate([[0], np.cumsum(lasted_ns)])  # [row] up to the planning of that step
+        column = np.zeros(seen.shape[0], np.int64)
+        column[seen] = so_far_ns[seat] - so_far_ns[planned] + np.where(reason[planned] == code, before_ns, 0)
+        if column.any():
+            found[Blocked(code).name.lower()] = column
+    return found
+
+
+def total(parts: dict[str, IntColumn]) -> IntColumn:
+    """Their sum, request by request."""
+    return sum(parts.values(), start=np.zeros(1, np.int64))
+
+
+def _preempted_ns(record: RunRecord) -> tuple[IntColumn, IntColumn]:
+    """[rows] how long each request was out of its seat between two stays, before and after its first token."""
+    early, late = np.zeros(len(record), np.int64), np.zeros(len(record), np.int64)
+    of_row, stints = record.stints()
+    again = np.flatnonzero(of_row[1:] == of_row[:-1])  # stays that another one follows
+    steps = record.steps.shape[0]
+    ended, admitted = stints[again, 3], stints[again + 1, 1]
+    known = admitted <= steps
+    again, ended, admitted = again[known], ended[known], admitted[known]
+    row = of_row[again]
+    left_ns, back_ns = record.steps["end_ns"][ended - 1], record.steps["now_ns"][admitted - 1]
+    first_ns, last_ns = record.column_ns("first")[row], record.column_ns("last")[row]
+    np.add.at(early, row, np.maximum(np.minimum(back_ns, first_ns) - left_ns, 0))
+    np.add.at(late, row, np.maximum(np.minimum(back_ns, last_ns) - np.maximum(left_ns, first_ns), 0))
+    return early, late
+
+
+def _parts(parts: dict[str, IntColumn], whole: IntColumn) -> dict[str, schema.Part]:
+    tail = whole >= quantile(np.sort(whole).astype(np.float64), TAIL)
+    whole_ms, tail_ms = whole.mean() / 1e6, whole[tail].mean() / 1e6
+    means = {name: (column.mean() / 1e6, column[tail].mean() / 1e6) for name, column in parts.items()}
+    return {
+        name: schema.Part(
+            mean_ms=float(mean_ms),
+            share=float(mean_ms / whole_ms) if whole_ms else None,
+            tail_mean_ms=float(in_tail_ms),
+            tail_share=float(in_tail_ms / tail_ms) if tail_ms else None,
+        )
+        for name, (mean_ms, in_tail_ms) in means.items()
+    }

@@ -1,0 +1,72 @@
+"""Where the time of requests went, in a table; and the requests that waited longest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from reports.render.words import number, share
+from reports.schema import Breakdown, Part
+from reports.worst import Worst
+
+WORDS = {
+    "client": "not yet sent: a cap, or a late client",
+    "intake": "sent, while a step ran",
+    "queue": "in the queue, for a first seat",
+    "prefill": "in a seat, before the first token",
+    "preempted": "out of its seat again",
+    "server": "in the server, before the first token",
+    "decode": "in a seat, after the first token",
+}
+REASONS = {
+    "rows": "no seat was free",
+    "tokens": "the step's tokens were spent",
+    "kv": "no KV was free",
+    "watermark": "free KV was kept back",
+    "batch": "a batch had to end",
+    "preempted": "somebody had lost a seat",
+    "quota": "the tenant's quota",
+    "peak": "KV would have run out",
+    "patience": "a batch waited to fill",
+}
+
+
+def breakdown_table(parts: Breakdown) -> Table:
+    """Means over all requests, and over those at or above P99, with their shares of the latency. Times in ms."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("where the time went, ms")
+    for name in ("TTFT", "", "P99 and above", "", "E2EL", "", "P99 and above", ""):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for name in parts.e2el:
+        table.add_row(name, *_cells(parts.ttft.get(name)), *_cells(parts.e2el[name]), WORDS[name])
+        if name == "queue":
+            for reason, part in parts.blocked.items():
+                table.add_row(f"  blocked: {reason}", *_cells(part), *_cells(None), REASONS[reason], style="dim")
+    return table
+
+
+def worst_table(requests: Sequence[Worst], title: str) -> Table:
+    """One line a request: its lengths, its parts in ms, and what ran meanwhile."""
+    names = [name for name in WORDS if any(one.parts_ns.get(name) for one in requests)]
+    seen = any(one.neighbours for one in requests)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in (title, "prompt", "output", "ms", *names, *(("longest step", "seats", "prefill") if seen else ())):
+        table.add_column(name, justify="right")
+    for one in requests:
+        cells = [f"{one.row.i}", f"{one.row.prompt_tokens:,}", f"{one.row.output_tokens:,}", number(one.total_ns / 1e6)]
+        cells += [number(one.parts_ns.get(name, 0) / 1e6) for name in names]
+        if seen:
+            near = one.neighbours
+            cells += ["", "", ""] if near is None else [
+                f"{number(near.step_ms)} ms", f"{len(near.prompts) + 1}", f"{near.prefill_tokens:,}"
+            ]  # fmt: skip
+        table.add_row(*cells)
+    return table
+
+
+def _cells(part: Part | None) -> tuple[str, str, str, str]:
+    if part is None:
+        return "", "", "", ""
+    return number(part.mean_ms), share(part.share), number(part.tail_mean_ms), share(part.tail_share)

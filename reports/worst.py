@@ -1,0 +1,90 @@
+"""The requests that waited longest, what their time went to, and who shared the step in which they waited.
+
+Derived from the raw files whenever it is asked for; run.json does not hold it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from engines.base import RequestRow, RunRecord
+from reports.breakdown import Breakdown, total
+
+SHARE = 0.01  # of the completed requests
+MOST = 50
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """What ran while a request waited: until its first token, or where E2EL was asked for until its last."""
+
+    step: int  # the longest step of that time, counting from 1
+    step_ms: float
+    prompts: tuple[int, ...]  # prompt tokens of the others who sat in that step, the longest first
+    prefill_tokens: int  # the most prompt tokens (or tokens computed again) that a single step of that time computed
+    preemptions: int  # in that time, of anybody
+
+
+@dataclass(frozen=True)
+class Worst:
+    row: RequestRow
+    total_ns: int  # TTFT or E2EL from the scheduled time
+    parts_ns: dict[str, int]  # they add up to it; see breakdown.py
+    blocked_ns: dict[str, int]  # parts of the queue
+    neighbours: Neighbours | None  # None where steps are not seen
+
+
+def worst(
+    record: RunRecord, parts: Breakdown, metric: Literal["ttft", "e2el"] = "ttft", most: int = MOST
+) -> list[Worst]:
+    """The worst 1 % of the completed requests (at least one, at most `most`), the worst first."""
+    columns = parts.ttft_ns if metric == "ttft" else parts.e2el_ns()
+    whole = total(columns)
+    count = min(most, math.ceil(SHARE * whole.shape[0]))
+    chosen = np.argsort(-whole, kind="stable")[:count]
+    seats = _Seats(record)
+    return [
+        Worst(
+            row=record.rows[parts.row[at]],
+            total_ns=int(whole[at]),
+            parts_ns={name: int(column[at]) for name, column in columns.items()},
+            blocked_ns={name: int(column[at]) for name, column in parts.blocked_ns.items()},
+            neighbours=seats.neighbours(int(parts.row[at]), "first" if metric == "ttft" else "last"),
+        )
+        for at in chosen.tolist()
+    ]
+
+
+class _Seats:
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+        self._row, self._stints = record.stints()
+        self._prompts = record.column("prompt_tokens")[self._row]
+
+    def neighbours(self, index: int, until: Literal["first", "last"]) -> Neighbours | None:
+        """Of row `index` of the record, from its submission to its first or last token."""
+        row, steps = self._record.rows[index], self._record.steps
+        begin_ns, end_ns = row.submitted, row.first if until == "first" else row.last
+        if not row.stints or begin_ns is None or end_ns is None:
+            return None
+        # Steps that ran in that time, if only for a part of it.
+        low, high = np.searchsorted(steps["end_ns"], begin_ns, side="right"), np.searchsorted(steps["start_ns"], end_ns)
+        during = steps[low:high]
+        if not during.shape[0]:
+            return None
+        lasted_ns = during["end_ns"] - during["start_ns"]
+        longest = int(np.argmax(lasted_ns))
+        step = int(during["step"][longest])
+        there = (self._stints[:, 1] <= step) & (step <= self._stints[:, 3]) & (self._row != index)
+        computed = during["useful_tokens"] + during["recomputed_tokens"] + during["discarded_tokens"]
+        return Neighbours(
+            step=step,
+            step_ms=int(lasted_ns[longest]) / 1e6,
+            prompts=tuple(np.sort(self._prompts[there])[::-1].tolist()),
+            prefill_tokens=int((computed - during["decode_rows"]).max()),
+            preemptions=int(during["preempted"].sum()),
+        )
