@@ -55,7 +55,7 @@ def limit_of(chosen: Point, before: Point | None, beyond: Point | None) -> Limit
     sentence = f"Beyond it: {why}." if beyond is not None else f"Nothing larger was tried; {why}."
     missed = [one for one in beyond.sla if one.verdict == "fail"] if beyond is not None else []
     if beyond is not None and missed:
-        shown = ", ".join(f"{one.metric} {_ms(one.value)} against {one.bound:g}" for one in missed)
+        shown = ", ".join(f"{one.metric} {milliseconds(one.value)} against {one.bound:g}" for one in missed)
         sentence += f" {short_label(beyond.values)} misses the SLA ({shown})."
         name = name if name in ("kv", "compute", "host", "client") else "sla"
     return Limit(name, sentence, _evidence(chosen, beyond))
@@ -75,8 +75,8 @@ def cause(left: Point | None, right: Point) -> tuple[str, str]:
     slower, faster = _ratios(left, right)
     if left is not None and busy is not None and busy >= BUSY and slower >= SLOWER and slower > faster:
         return "compute", (
-            f"compute is the limit (device {busy:.0%} busy, median TPOT {_ms(left.p50_tpot_ms)} to "
-            f"{_ms(right.p50_tpot_ms)} ms for {faster:.2f}x the throughput)"
+            f"compute is the limit (device {busy:.0%} busy, median TPOT {milliseconds(left.p50_tpot_ms)} to "
+            f"{milliseconds(right.p50_tpot_ms)} ms for {faster:.2f}x the throughput)"
         )
     if busy is not None and busy < IDLE and waiting is not None and waiting >= 1:
         return "host", (
@@ -115,8 +115,9 @@ def _ratios(left: Point | None, right: Point) -> tuple[float, float]:
     return slower, faster
 
 
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.4g}"
+def milliseconds(value: float | None) -> str:
+    """1,234 or 12.34"""
+    return "-" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _evidence(chosen: Point, beyond: Point | None) -> dict[str, float | int | str | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reports.curves import CurvePoint, label_of, merge, neighbours, short_label
-from reports.limits import limit_of
+from reports.limits import limit_of, milliseconds
 from reports.schema import Point, Recommendation, SlaResult
 
 NEAR_BEST = 0.95  # of the best throughput: what lies between is within the noise of one run each
@@ -68,7 +68,7 @@ def _numbers(point: Point) -> str:
     parts = [f"{_throughput(point):,.0f} tok/s"]
     for name, value in (("TTFT", point.p99_ttft_ms), ("TPOT", point.p99_tpot_ms)):
         if value is not None:
-            parts.append(f"P99 {name} {value:,.4g} ms")
+            parts.append(f"P99 {name} {milliseconds(value)} ms")
     return ", ".join(parts)
 
 
@@ -88,7 +88,7 @@ def _why_none(measured: Sequence[Point]) -> str:
     if not failing:
         return "No setting meets the SLA: the runs are overloaded, or the metric was not measured."
     point, miss = min(failing, key=lambda pair: _excess(pair[1]))
-    shown = "too many requests failed" if miss.value is None else f"{miss.metric} is {miss.value:,.4g} there"
+    shown = "too many requests failed" if miss.value is None else f"{miss.metric} is {milliseconds(miss.value)} there"
     return f"No setting meets the SLA; {short_label(point.values)} comes closest to {miss.expr}: {shown}."
 
 

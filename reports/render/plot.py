@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from rich.text import Text
 
 BRAILLE = 0x2800
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bit of the dot in row, column of a cell
-MARKER = "●"
+MARKERS = "●○◆◇■□▲△"
+COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 LOG_SPAN = 10.0
+
+Place = tuple[float, float]  # in dots, from the left and from the top
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points joined in the order given, each with its label."""
+
+    xs: Sequence[float]
+    ys: Sequence[float]
+    labels: Sequence[str]
+    name: str = ""  # in the legend
+
+    def points(self) -> list[tuple[float, float, str]]:
+        listed = zip(self.xs, self.ys, self.labels, strict=True)
+        return [one for one in listed if math.isfinite(one[0]) and math.isfinite(one[1])]
 
 
 class Axis:
@@ -37,6 +55,60 @@ class Axis:
         return self.low + at * (self.high - self.low)
 
 
+class Canvas:
+    """Characters, and which line each belongs to."""
+
+    def __init__(self, columns: int, height: int) -> None:
+        self.cells = [[" "] * columns for _ in range(height)]
+        self.owners = [[0] * columns for _ in range(height)]
+        self._taken: set[tuple[int, int]] = set()  # column, row
+
+    def join(self, places: Sequence[Place], owner: int) -> None:
+        for (x0, y0), (x1, y1) in pairwise(places):
+            steps = max(1, math.ceil(max(abs(x1 - x0), abs(y1 - y0))))
+            for step in range(steps + 1):
+                x, y = round(x0 + (x1 - x0) * step / steps), round(y0 + (y1 - y0) * step / steps)
+                char = self.cells[y // 4][x // 2]
+                dots = ord(char) - BRAILLE if char != " " else 0
+                self.cells[y // 4][x // 2] = chr(BRAILLE + (dots | DOTS[y % 4][x % 2]))
+                self.owners[y // 4][x // 2] = owner
+
+    def mark(self, places: Sequence[Place], owner: int) -> None:
+        for column, row in map(cell_of, places):
+            self.cells[row][column] = MARKERS[owner % len(MARKERS)]
+            self.owners[row][column] = owner
+            self._taken.add((column, row))
+
+    def label(self, place: Place, text: str, owner: int) -> None:
+        """Right or left of its marker, in its row or the one above or below: over empty cells if there is such a
+        place, else over a line, but never over another label or marker."""
+        column, row = cell_of(place)
+        free: list[tuple[int, int, int, int]] = []
+        for line, start in [(row + down, column + side) for down in (0, -1, 1) for side in (2, -len(text) - 1)]:
+            wanted = {(start + offset, line) for offset in range(len(text))}
+            if not (0 <= line < len(self.cells) and start >= 0 and start + len(text) <= len(self.cells[0])):
+                continue
+            if not wanted & self._taken:
+                covered = sum(self.cells[line][at] != " " for at in range(start, start + len(text)))
+                free.append((covered, len(free), line, start))
+        if free:
+            _, _, line, start = min(free)
+            self.cells[line][start : start + len(text)] = text
+            self.owners[line][start : start + len(text)] = [owner] * len(text)
+            self._taken |= {(start + offset, line) for offset in range(len(text))}
+
+    def row(self, at: int) -> Text:
+        text = Text()
+        for char, owner in zip(self.cells[at], self.owners[at], strict=True):
+            colour = COLOURS[owner % len(COLOURS)]
+            text.append(char, style=colour if BRAILLE <= ord(char) < BRAILLE + 256 else "bold")
+        return text
+
+
+def cell_of(place: Place) -> tuple[int, int]:
+    return round(place[0]) // 2, round(place[1]) // 4
+
+
 def curve(
     xs: Sequence[float],
     ys: Sequence[float],
@@ -47,58 +119,51 @@ def curve(
     width: int = 72,
     height: int = 14,
 ) -> Text:
-    """Points joined in the order given, each with its label. The y axis is logarithmic when it spans more than 10x."""
-    points = [one for one in zip(xs, ys, labels, strict=True) if math.isfinite(one[0]) and math.isfinite(one[1])]
-    if not points:
+    """One line. The y axis is logarithmic when it spans more than 10x."""
+    return plot([Line(xs, ys, labels)], x_name=x_name, y_name=y_name, width=width, height=height)
+
+
+def plot(
+    lines: Sequence[Line], *, x_name: str, y_name: str, width: int = 72, height: int = 14, log_x: bool = False
+) -> Text:
+    """Several lines on the same axes, told apart by marker and colour; a legend where there is more than one."""
+    drawn = [(line, points) for line in lines if (points := line.points())]
+    if not drawn:
         return Text(f"{y_name}: nothing to plot", style="dim")
-    x_axis = Axis([x for x, _, _ in points], may_be_log=False)
-    y_axis = Axis([y for _, y, _ in points])
+    x_axis = Axis([x for _, points in drawn for x, _, _ in points], may_be_log=log_x)
+    y_axis = Axis([y for _, points in drawn for _, y, _ in points])
     ticks = {row: tick(y_axis.value(1 - row / (height - 1))) for row in (0, (height - 1) // 2, height - 1)}
     margin = max(map(len, ticks.values()))
     columns = max(16, width - margin - 2)
-    places = [(x_axis.at(x) * (2 * columns - 1), (1 - y_axis.at(y)) * (4 * height - 1)) for x, y, _ in points]
-    cells = _lines(places, columns, height)
-    _place_labels(cells, places, [label for _, _, label in points])
+    canvas = Canvas(columns, height)
+    places = [
+        [(x_axis.at(x) * (2 * columns - 1), (1 - y_axis.at(y)) * (4 * height - 1)) for x, y, _ in points]
+        for _, points in drawn
+    ]
+    for owner, spots in enumerate(places):
+        canvas.join(spots, owner)
+    for owner, spots in enumerate(places):  # over all lines
+        canvas.mark(spots, owner)
+    for owner, (spots, (_, points)) in enumerate(zip(places, drawn, strict=True)):
+        for spot, (_, _, label) in zip(spots, points, strict=True):
+            canvas.label(spot, label, owner)
     out = Text(f"{y_name}{' (log)' if y_axis.log else ''}\n", style="bold")
+    if len(lines) > 1:
+        out.append(_legend([line.name for line, _ in drawn])).append("\n")
     for row in range(height):
-        out.append(f"{ticks.get(row, ''):>{margin}} ┤", style="dim")
-        for char in cells[row]:
-            out.append(char, style="cyan" if BRAILLE <= ord(char) < BRAILLE + 256 else "bold")
-        out.append("\n")
+        out.append(f"{ticks.get(row, ''):>{margin}} ┤", style="dim").append(canvas.row(row)).append("\n")
     left, right = tick(x_axis.value(0)), tick(x_axis.value(1))
+    name = f"{x_name} (log)" if x_axis.log else x_name
     out.append(f"{'':>{margin}} └{'─' * columns}\n", style="dim")
-    out.append(f"{'':>{margin}}  {left}{x_name:^{max(1, columns - len(left) - len(right))}}{right}", style="dim")
+    out.append(f"{'':>{margin}}  {left}{name:^{max(1, columns - len(left) - len(right))}}{right}", style="dim")
     return out
 
 
-def _lines(places: Sequence[tuple[float, float]], columns: int, height: int) -> list[list[str]]:
-    bits = [[0] * columns for _ in range(height)]
-    for (x0, y0), (x1, y1) in pairwise(places):
-        steps = max(1, math.ceil(max(abs(x1 - x0), abs(y1 - y0))))
-        for step in range(steps + 1):
-            x, y = round(x0 + (x1 - x0) * step / steps), round(y0 + (y1 - y0) * step / steps)
-            bits[y // 4][x // 2] |= DOTS[y % 4][x % 2]
-    return [[chr(BRAILLE + cell) if cell else " " for cell in line] for line in bits]
-
-
-def _place_labels(cells: list[list[str]], places: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
-    """A marker at every point, and its label right or left of it, in its row or the one above or below: over empty
-    cells if there is such a place, else over the line, but never over another label."""
-    spots = [(round(x) // 2, round(y) // 4) for x, y in places]
-    taken = set(spots)
-    for column, row in spots:
-        cells[row][column] = MARKER
-    for (column, row), label in zip(spots, labels, strict=True):
-        free: list[tuple[int, int, int, int]] = []
-        for line, start in [(row + down, column + side) for down in (0, -1, 1) for side in (2, -len(label) - 1)]:
-            wanted = {(start + offset, line) for offset in range(len(label))}
-            if 0 <= line < len(cells) and start >= 0 and start + len(label) <= len(cells[0]) and not wanted & taken:
-                covered = sum(cells[line][at] != " " for at in range(start, start + len(label)))
-                free.append((covered, len(free), line, start))
-        if free:
-            _, _, line, start = min(free)
-            cells[line][start : start + len(label)] = label
-            taken |= {(start + offset, line) for offset in range(len(label))}
+def _legend(names: Sequence[str]) -> Text:
+    words = [
+        Text(f"{MARKERS[at % len(MARKERS)]} {name}", style=COLOURS[at % len(COLOURS)]) for at, name in enumerate(names)
+    ]
+    return Text("   ", style="not bold").join(words)
 
 
 def tick(value: float) -> str:

@@ -1,60 +1,118 @@
-"""A sweep in the terminal: table, curves, recommendation."""
+"""A sweep in the terminal: table, curves, what limits each setting, recommendation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from reports.curves import merge, short_label
-from reports.render.plot import curve
-from reports.render.words import number, share, verdict
+from reports.curves import CurvePoint, knee, label_of, latency_of_knee, merge, series, short_label
+from reports.render.modes import modes_view
+from reports.render.sweep_plots import NAMES, pictures
+from reports.render.words import MISSING, number, share, verdict
 from reports.schema import Point, SweepFile
 
 SIDE_BY_SIDE_WIDTH = 140
-WIDE = 90
+WIDE = 120
+MOST_REASONS = 24  # settings; sweep.json has all
 
-COLUMNS: Sequence[tuple[str, Callable[[Point], str]]] = (
-    ("tok/s", lambda one: number(one.output_token_per_s)),
-    ("P50 TTFT", lambda one: number(one.p50_ttft_ms)),
-    ("P99 TTFT", lambda one: number(one.p99_ttft_ms)),
-    ("P50 TPOT", lambda one: number(one.p50_tpot_ms)),
-    ("P99 TPOT", lambda one: number(one.p99_tpot_ms)),
-    ("busy", lambda one: share(one.signals.device_busy)),
-    ("KV peak", lambda one: share(one.signals.kv_usage_peak)),
-    ("preempt", lambda one: number(one.signals.preemptions)),
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    show: Callable[[CurvePoint], str]
+    decides: bool = False  # shown in a narrow terminal too
+
+
+COLUMNS = (
+    Column("tok/s", lambda one: number(one.point.output_token_per_s), decides=True),
+    Column("tok/s/user", lambda one: number(one.point.tokens_per_s_per_user)),
+    Column("P50 TTFT", lambda one: number(one.point.p50_ttft_ms)),
+    Column("P99 TTFT", lambda one: number(one.point.p99_ttft_ms), decides=True),
+    Column("P50 TPOT", lambda one: number(one.point.p50_tpot_ms)),
+    Column("P99 TPOT", lambda one: number(one.point.p99_tpot_ms), decides=True),
+    Column("busy", lambda one: share(one.point.signals.device_busy)),
+    Column("KV peak", lambda one: share(one.point.signals.kv_usage_peak)),
+    Column("preempt", lambda one: number(one.point.signals.preemptions)),
 )
-DECIDING = ("tok/s", "P99 TTFT", "P99 TPOT")
+SPREAD = Column("±", lambda one: spread(one, "output_token_per_s"), decides=True)
+GOODPUT = Column("goodput", lambda one: number(one.point.goodput_per_s), decides=True)
+LIMIT = Column("limit", lambda one: one.point.limit or MISSING, decides=True)
+
+
+def sweep_view(sweep: SweepFile, *, width: int = 100) -> RenderableType:
+    """The table, the plots, why each setting is as fast as it is, and the recommendation with its reason."""
+    predictions = dict.fromkeys(one.prediction for one in sweep.points if one.prediction)
+    parts: list[RenderableType] = [Text(one, "yellow") for one in predictions]
+    parts += [sweep_table(sweep, width=width), Text()]
+    if (modes := modes_view(sweep)) is not None:
+        parts += [modes, Text()]
+    wide = width >= SIDE_BY_SIDE_WIDTH
+    drawn = pictures(sweep, (width - 4) // 2 if wide else width)
+    for first, second in zip(drawn[::2], [*drawn[1::2], None], strict=False):
+        if wide and second is not None:
+            grid = Table.grid(padding=(0, 4))
+            grid.add_row(first, second)
+            parts += [grid, Text()]
+        else:
+            parts += [first, Text()] + ([second, Text()] if second is not None else [])
+    parts += [*_reasons(sweep), Text(), *_knees(sweep)]
+    if sweep.ended is not None:
+        parts.append(Text(sweep.ended))
+    return Group(*parts, _recommendation(sweep))
 
 
 def sweep_table(sweep: SweepFile, *, width: int = 100) -> Table:
-    """One row per point; the recommended one is marked. A narrow terminal gets the columns that decide."""
-    columns = COLUMNS if width >= WIDE else [one for one in COLUMNS if one[0] in DECIDING]
-    table = Table(
-        title=f"sweep of {name_of(sweep)}", title_justify="left", header_style="bold", box=None, pad_edge=False
-    )
-    for name in (name_of(sweep), *(name for name, _ in columns)):
+    """One row per setting; the recommended one is marked. A narrow terminal gets the columns that decide."""
+    curve = merge(sweep.points)
+    columns = [one for one in _columns(sweep) if one.decides or width >= WIDE]
+    title = f"sweep of {', '.join(sweep.params)}" + (f", {sweep.repeats} runs each" if sweep.repeats > 1 else "")
+    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for name in (*map(_stacked, sweep.params), *(one.name for one in columns)):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("SLA" if sweep.sla else "")
     chosen = sweep.recommendation.values if sweep.recommendation else None
-    for point in (one.point for one in merge(sweep.points)):
-        marked = chosen is not None and point.values == chosen
-        name = f"{'→ ' if marked else ''}{short_label(point.values)}"
-        table.add_row(name, *(show(point) for _, show in columns), _verdict(point), style="bold" if marked else "")
-    table.caption = "latencies in ms"
+    for one in curve:
+        marked = chosen is not None and one.values == chosen
+        first, *others = [short_label([value]) for value in one.values]
+        words = [f"{'→ ' if marked else ''}{first}", *others, *(column.show(one) for column in columns)]
+        table.add_row(*words, _verdict(one.point), style="bold" if marked else "")
+    table.caption = "latencies in ms" + ("; ± 95 % of the mean tok/s over the runs" if SPREAD in columns else "")
     table.caption_justify = "left"
     return table
 
 
-def name_of(sweep: SweepFile) -> str:
-    return ", ".join(sweep.params)
+def _columns(sweep: SweepFile) -> list[Column]:
+    columns = list(COLUMNS)
+    if sweep.repeats > 1:
+        columns.insert(1, SPREAD)
+    if any(one.goodput_per_s is not None for one in sweep.points):
+        columns.append(GOODPUT)
+    return [*columns, LIMIT]
+
+
+def _stacked(param: str) -> str:
+    """A long name over several lines, so that the column stays narrow."""
+    lines = [""]
+    for word in param.replace("-", "- ").split():
+        if lines[-1] and len(lines[-1]) + len(word) > len("max-num-seqs"):
+            lines.append("")
+        lines[-1] += word
+    return "\n".join(lines)
+
+
+def spread(one: CurvePoint, field: str) -> str:
+    """Half the interval, in percent of the value; a dash without one."""
+    value, interval = getattr(one.point, field), one.intervals.get(field)
+    return f"{(interval[1] - interval[0]) / 2 / value:.1%}" if interval is not None and value else MISSING
 
 
 def _verdict(point: Point) -> Text:
     if point.error is not None:
-        return Text(point.error.splitlines()[0] if point.error else "failed", style="red")
+        return Text("failed", style="red")
     words: list[str] = []
     if point.validity is not None and point.validity.verdict != "ok":
         words.append(point.validity.verdict)
@@ -63,35 +121,35 @@ def _verdict(point: Point) -> Text:
     return Text(" ").join(verdict(word) for word in words)
 
 
-def sweep_view(sweep: SweepFile, *, width: int = 100) -> RenderableType:
-    """The table, throughput against P99 TTFT and P99 TPOT, and the recommendation with its reason."""
-    ttft, tpot = (_plot(sweep, name, key, width) for name, key in (("TTFT", "p99_ttft_ms"), ("TPOT", "p99_tpot_ms")))
-    predictions = dict.fromkeys(one.prediction for one in sweep.points if one.prediction)
-    parts: list[RenderableType] = [Text(one, "yellow") for one in predictions]
-    parts += [sweep_table(sweep, width=width), Text()]
-    if width >= SIDE_BY_SIDE_WIDTH:
-        grid = Table.grid(padding=(0, 4))
-        grid.add_row(ttft, tpot)
-        parts.append(grid)
-    else:
-        parts += [ttft, Text(), tpot]
-    parts += [Text(), _recommendation(sweep)]
-    return Group(*parts)
+def _reasons(sweep: SweepFile) -> list[Text]:
+    """What limits each setting, with the numbers; why one has none."""
+    told = [one for one in merge(sweep.points) if one.point.why is not None or one.point.error is not None]
+    texts = [Text.assemble((f"{one.label}: ", "bold"), _reason(one.point)) for one in told[:MOST_REASONS]]
+    if len(told) > MOST_REASONS:
+        texts.append(Text(f"and {len(told) - MOST_REASONS} more in sweep.json", style="dim"))
+    return texts
 
 
-def _plot(sweep: SweepFile, name: str, key: str, width: int) -> Text:
-    room = (width - 4) // 2 if width >= SIDE_BY_SIDE_WIDTH else width
-    curve_points = [one.point for one in merge(sweep.points)]
-    points = [one for one in curve_points if one.output_token_per_s and getattr(one, key) is not None]
-    return curve(
-        [one.output_token_per_s or 0.0 for one in points],
-        [getattr(one, key) for one in points],
-        [short_label(one.values) for one in points],
-        x_name="output tok/s",
-        y_name=f"P99 {name} in ms, by {name_of(sweep)}",
-        width=min(room, 100),
-        height=12,
-    )
+def _reason(point: Point) -> tuple[str, str]:
+    if point.error is not None:
+        return (point.error or "failed").splitlines()[0], "red"
+    return point.why or "", ""
+
+
+def _knees(sweep: SweepFile) -> list[Text]:
+    latency = latency_of_knee(sweep.params)
+    texts = []
+    for line in series(merge(sweep.points)).values():
+        top = knee(line, latency) if len(line) > 2 else None
+        if top is not None:
+            texts.append(
+                Text.assemble(
+                    ("Knee: ", "bold"),
+                    f"{label_of(sweep.params, top.values)}. Beyond it, 1 % more throughput costs more than 1 % of "
+                    f"{NAMES[latency].removesuffix(' in ms')}.",
+                )
+            )
+    return texts
 
 
 def _recommendation(sweep: SweepFile) -> Text:

@@ -1,0 +1,63 @@
+"""A sweep's pictures in the terminal: throughput against latency, latency against the rate, goodput against the knob.
+
+With two parameters there is a line for each value of the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.text import Text
+
+from reports.curves import CurvePoint, knee, label_of, latency_of_knee, merge, numeric, series, short_label
+from reports.render.plot import Line, plot
+from reports.schema import Point, SweepFile
+
+HEIGHT = 12
+MOST_WIDE = 100
+NAMES = {"p99_ttft_ms": "P99 TTFT in ms", "p99_tpot_ms": "P99 TPOT in ms", "p99_e2el_ms": "P99 E2EL in ms"}
+
+Number = Callable[[Point], float | None]
+
+
+def pictures(sweep: SweepFile, width: int) -> list[Text]:
+    """The plots that this sweep has something for, each `width` characters wide at most."""
+    by = f"by {sweep.params[0]}"
+    drawn = [
+        _picture(sweep, width, lambda one: one.output_token_per_s or None, key, "output tok/s", f"{NAMES[key]}, {by}")
+        for key in ("p99_ttft_ms", "p99_tpot_ms")
+    ]
+    if "rate" in sweep.params and any(one.rate_per_s for one in sweep.points):
+        for key in ("p99_ttft_ms", "p99_e2el_ms"):
+            name = f"{NAMES[key]} from the schedule, against the offered rate"
+            drawn.append(_picture(sweep, width, lambda one: one.rate_per_s, key, "requests/s offered", name))
+    if any(one.goodput_per_s is not None for one in sweep.points) and numeric(one.values[0] for one in sweep.points):
+        name = "goodput: requests/s within the SLA"
+        drawn.append(_picture(sweep, width, _first_value, "goodput_per_s", sweep.params[0], name, log_x=True))
+    return drawn
+
+
+def _first_value(point: Point) -> float:
+    return float(point.values[0])
+
+
+def _picture(
+    sweep: SweepFile, width: int, x_of: Number, key: str, x_name: str, y_name: str, *, log_x: bool = False
+) -> Text:
+    lines = []
+    for rest, line in series(merge(sweep.points)).items():
+        top = knee(line, latency_of_knee(sweep.params)) if len(line) > 2 else None
+        points = [one for one in line if x_of(one.point) is not None and getattr(one.point, key) is not None]
+        lines.append(
+            Line(
+                [x_of(one.point) or 0.0 for one in points],
+                [getattr(one.point, key) for one in points],
+                [_label(one, top) for one in points],
+                label_of(sweep.params[1:], rest),
+            )
+        )
+    return plot(lines, x_name=x_name, y_name=y_name, width=min(width, MOST_WIDE), height=HEIGHT, log_x=log_x)
+
+
+def _label(one: CurvePoint, top: CurvePoint | None) -> str:
+    return short_label(one.values[:1]) + (" knee" if one is top else "")
