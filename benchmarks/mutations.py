@@ -32,7 +32,7 @@ MUTATIONS = (
     ("the watermark holds back a lone request", "gate.py", "and self._rows.num_live > 0", ""),
     ("admission overdraws KV by one", "gate.py", "if left < 0:", "if left < -1:"),
     ("hits count as free", "gate.py", " + self._kv.pool.num_cached_of(hits)", ""),
-    ("a promise is kept twice", "kv.py", "kept = min(count, int(self._promised[slot]))", "kept = 0"),
+    ("a promise is kept twice", "kv.py", "kept = np.minimum(missing, self._promised[slots])", "kept = 0 * missing"),
     ("tenants share prefixes", "kv.py", "self.index.match(request.tenant,", 'self.index.match("",'),
     ("a full hit leaves nothing to compute", "prefix.py", "range(0, known - self._block_size, self._block_size)", "range(0, known - self._block_size + 1, self._block_size)"),
     ("a forgotten block is still found", "prefix.py", "del self._block_at[self._key_of.pop(block)]", "self._key_of.pop(block)"),

@@ -46,15 +46,14 @@ class BlockPool:
     def take(self, count: int) -> list[int]:
         """`count` blocks for one owner, longest free first, then the least recently used of the cache. The caller has
         checked num_free."""
-        blocks = []
-        for _ in range(count):
-            if self._free:
-                block = self._free.popleft()
-            else:
-                block, _nothing = self._cached.popitem(last=False)
-                self._index.forget(block)
-            self._references[block] = 1
+        free = min(count, len(self._free))
+        blocks = [self._free.popleft() for _ in range(free)]
+        for _ in range(count - free):
+            block, _nothing = self._cached.popitem(last=False)
+            self._index.forget(block)
             blocks.append(block)
+        for block in blocks:
+            self._references[block] = 1
         return blocks
 
     def num_cached_of(self, blocks: Iterable[int]) -> int:
@@ -95,6 +94,9 @@ class BlockPool:
         self._pending = [(fence, blocks) for fence, blocks in self._pending if fence > collected]
 
     def _recycle(self, blocks: list[int]) -> None:
+        if not self._index.enabled:
+            self._free.extend(blocks)
+            return
         for block in blocks:
             if block in self._index:
                 self._cached[block] = None

@@ -100,15 +100,22 @@ class KVManager:
 
     def grow(self, slots: IntArray, ends: IntArray) -> None:
         """Extend tables so that slot i holds positions 0..ends[i]-1. Touches only rows that cross a block boundary."""
-        missing = (ends + (self.block_size - 1)) // self.block_size - self._held[slots]
-        for i in np.flatnonzero(missing > 0).tolist():
-            slot, count = int(slots[i]), int(missing[i])
-            held = int(self._held[slot])
-            self.tables[slot, held : held + count] = self.pool.take(count)
-            self._held[slot] = held + count
-            kept = min(count, int(self._promised[slot]))
-            self._promised[slot] -= kept
-            self._num_promised -= kept
+        held = self._held[slots]
+        missing = (ends + (self.block_size - 1)) // self.block_size - held
+        growing = (missing > 0).nonzero()[0]
+        if not len(growing):
+            return
+        slots, held, missing = slots[growing], held[growing], missing[growing]
+        last = np.cumsum(missing)
+        blocks = self.pool.take(int(last[-1]))
+        # Blocks go to the slots in their order: the k-th new one of a slot behind its `held`.
+        at = np.arange(len(blocks)) + np.repeat(held - (last - missing), missing)
+        self.tables[np.repeat(slots, missing), at] = blocks
+        self._held[slots] = held + missing
+        if self._num_promised:
+            kept = np.minimum(missing, self._promised[slots])
+            self._promised[slots] -= kept
+            self._num_promised -= int(kept.sum())
 
     def publish(self, plan: StepPlan) -> None:
         """The plan's step has been computed: enter the blocks it filled into the prefix index."""

@@ -53,13 +53,20 @@ class CostExecutor:
     def collect(self) -> StepResult:
         return self._submitted.popleft()
 
-    def decode_stretch(self, quiet: Quiet) -> tuple[IntArray, IntArray]:
-        """(start_ns, end_ns) of these steps, run now with nothing else in flight; `ran_until` accepts them."""
-        kv = quiet.live_kv + quiet.dead_kv + len(quiet.slots) * np.arange(quiet.steps, dtype=np.int64)
-        durations_ns = self._law.decode_durations_ns(quiet.rows, kv)
+    def decode_stretch(self, quiet: Quiet, due_ns: int | None) -> tuple[IntArray, IntArray]:
+        """(start_ns, end_ns) of these steps, run now with nothing else in flight, up to the one that runs when
+        something comes due; `ran_until` accepts them."""
         begin_ns = max(self._clock.now_ns(), self._end_ns)
-        ends_ns = begin_ns + np.cumsum(durations_ns + self._law.gap_ns(quiet.rows))
-        return ends_ns - durations_ns, ends_ns
+        gap_ns, kv, steps = self._law.gap_ns(quiet.rows), quiet.live_kv + quiet.dead_kv, quiet.steps
+        if due_ns is not None:  # the steps get longer and longer, so there are no more than if all were as the first
+            shortest_ns = gap_ns + self._law.duration_ns(StepShape(quiet.rows, quiet.rows, kv, 0, 0))
+            steps = min(steps, max(0, due_ns - begin_ns) // shortest_ns + 1)
+        kvs = kv + len(quiet.slots) * np.arange(steps, dtype=np.int64)
+        durations_ns = self._law.decode_durations_ns(quiet.rows, kvs)
+        ends_ns = begin_ns + np.cumsum(durations_ns + gap_ns)
+        if due_ns is not None:
+            steps = int(np.searchsorted(ends_ns, due_ns)) + 1
+        return (ends_ns - durations_ns)[:steps], ends_ns[:steps]
 
     def ran_until(self, end_ns: int) -> None:
         self._end_ns = end_ns

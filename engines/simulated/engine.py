@@ -119,10 +119,9 @@ def _take_stretch(
     quiet = quiet_steps(scheduler)
     if quiet is None or quiet.steps < WORTH_IT:
         return False
-    starts_ns, ends_ns = executor.decode_stretch(quiet)
-    if (due_ns := source.next_due_ns()) is not None:  # the step that runs when it comes due is the last
-        steps = int(np.searchsorted(ends_ns, due_ns)) + 1
-        starts_ns, ends_ns = starts_ns[:steps], ends_ns[:steps]
+    starts_ns, ends_ns = executor.decode_stretch(quiet, source.next_due_ns())
+    if len(ends_ns) < WORTH_IT:
+        return False
     growth = growth_of(scheduler, quiet, len(ends_ns))
     steps = len(growth.free)
     if steps < WORTH_IT:

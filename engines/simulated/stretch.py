@@ -112,8 +112,10 @@ def growth_of(scheduler: Scheduler, quiet: Quiet, steps: int) -> Growth:
     kv, slots = scheduler.kv, quiet.slots
     held, computed = kv._held[slots], scheduler.rows.computed[slots]
     taken = _blocks_taken(held * kv.block_size - computed, kv.block_size, steps)
-    promised_end = (held + kv._promised[slots]) * kv.block_size
-    beyond = _blocks_taken(promised_end - computed, kv.block_size, steps)
+    beyond = taken
+    if kv.num_promised:
+        promised_end = (held + kv._promised[slots]) * kv.block_size
+        beyond = _blocks_taken(promised_end - computed, kv.block_size, steps)
     free = kv.available - beyond
     enough = int(np.searchsorted(beyond, kv.available, side="right"))
     return Growth(
