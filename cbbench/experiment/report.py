@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cbbench.experiment.breakdown import show_breakdown
 from cbbench.experiment.run import show
 from reports.curves import read_sweep
 from reports.folder import read_run, rebuild
@@ -19,6 +20,8 @@ def report(folder: Path, *, json: bool, timeline: bool) -> int:
     if (folder / "sweep.json").exists():
         return _report_sweep(folder, json=json)
     show(finished_run(folder), folder, json=json, with_timeline=timeline)
+    if not json:
+        show_breakdown(folder)
     return 0
 
 

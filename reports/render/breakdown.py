@@ -11,13 +11,13 @@ from reports.schema import Breakdown, Part
 from reports.worst import Worst
 
 WORDS = {
-    "client": "not yet sent: a cap, or a late client",
+    "client": "not yet sent: capped, or late",
     "intake": "sent, while a step ran",
-    "queue": "in the queue, for a first seat",
-    "prefill": "in a seat, before the first token",
-    "preempted": "out of its seat again",
+    "queue": "waiting for a first seat",
+    "prefill": "seated, before the first token",
+    "preempted": "without a seat again",
     "server": "in the server, before the first token",
-    "decode": "in a seat, after the first token",
+    "decode": "seated, after the first token",
 }
 REASONS = {
     "rows": "no seat was free",
@@ -35,10 +35,10 @@ REASONS = {
 def breakdown_table(parts: Breakdown) -> Table:
     """Means over all requests, and over those at or above P99, with their shares of the latency. Times in ms."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("where the time went, ms")
-    for name in ("TTFT", "", "P99 and above", "", "E2EL", "", "P99 and above", ""):
-        table.add_column(name, justify="right")
-    table.add_column("")
+    table.add_column("time went to, ms", no_wrap=True)
+    for name in ("TTFT", "from P99 on", "E2EL", "from P99 on"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True, overflow="ellipsis")
     for name in parts.e2el:
         table.add_row(name, *_cells(parts.ttft.get(name)), *_cells(parts.e2el[name]), WORDS[name])
         if name == "queue":
@@ -60,13 +60,16 @@ def worst_table(requests: Sequence[Worst], title: str) -> Table:
         if seen:
             near = one.neighbours
             cells += ["", "", ""] if near is None else [
-                f"{number(near.step_ms)} ms", f"{len(near.prompts) + 1}", f"{near.prefill_tokens:,}"
+                f"{number(near.step_ms)} ms", f"{len(near.prompts)}", f"{near.prefill_tokens:,}"
             ]  # fmt: skip
         table.add_row(*cells)
     return table
 
 
-def _cells(part: Part | None) -> tuple[str, str, str, str]:
+def _cells(part: Part | None) -> tuple[str, str]:
+    """Of all requests, and of those at or above P99."""
     if part is None:
-        return "", "", "", ""
-    return number(part.mean_ms), share(part.share), number(part.tail_mean_ms), share(part.tail_share)
+        return "", ""
+    pairs = ((part.mean_ms, part.share), (part.tail_mean_ms, part.tail_share))
+    whole, tail = (f"{number(value_ms)}{share(of_it):>7}" for value_ms, of_it in pairs)
+    return whole, tail

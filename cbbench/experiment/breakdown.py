@@ -1,0 +1,25 @@
+"""Where the time of a run's requests went, on stdout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from reports.breakdown import breakdown
+from reports.folder import read_record
+from reports.render.breakdown import breakdown_table, worst_table
+from reports.worst import worst
+
+SHOWN = 5  # of the worst requests; the first few say what the others would
+
+
+def show_breakdown(folder: Path) -> None:
+    """The parts of TTFT and E2EL, and the requests that waited longest. Nothing where no request completed."""
+    record = read_record(folder)
+    parts = breakdown(record)
+    summary = parts.summary()
+    if summary is None:
+        return
+    console = Console()
+    console.print("", breakdown_table(summary), "", worst_table(worst(record, parts, "ttft", SHOWN), "worst TTFT"))
