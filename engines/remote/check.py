@@ -49,7 +49,7 @@ def check(
     as_ids = config.api == "completions" and config.prompt_form != "text"
     if config.prompt_form == "ids" and config.api != "completions":
         raise EngineError(f"--api {config.api} takes no token ids, only text")
-    setup = Setup(config, server.model, as_ids)
+    setup = Setup(config, server.model, as_ids, vocab_size=server.vocab_size)
     if config.warmup_requests == 0 or len(plan) == 0:
         return setup
     probe = RequestPlan.of(PROBE_TOKENS, [2] * len(PROBE_TOKENS))
@@ -70,7 +70,7 @@ def _try(setup: Setup, target: Target, plan: RequestPlan, quiet: Quiet, *, concu
     """Send a plan without measuring anything."""
     recorder = Recorder(plan, quiet, Tally())
     # Outside the range that measured prompts draw from.
-    make = setup.requests(plan, target, first_id=setup.config.token_ids[0] - 1 if setup.as_ids else 0)
+    make = setup.requests(plan, target, first_id=setup.token_ids[0] - 1 if setup.as_ids else 0)
     pacing = Pacing(plan.arrivals_ugap, concurrency=min(concurrency or len(plan), len(plan)))
     load = Load(make, BodyWindow(make, range(len(plan)), count=len(plan)), pacing, recorder)
     client = LoadClient(target, setup.config, setup.interpret, load)
@@ -120,7 +120,8 @@ def _overhead(record: RunRecord) -> int:
 
 
 def _warmup_plan(plan: RequestPlan, count: int) -> RequestPlan:
-    """The range of prompt lengths of the plan, with short answers."""
+    """The range of prompt lengths of the plan, with short answers. Each is a conversation: its text is no probe's."""
     order = np.argsort(plan.prompt_tokens, kind="stable")
     chosen = order[np.linspace(0, len(plan) - 1, min(count, len(plan))).round().astype(np.int64)]
-    return RequestPlan.of(plan.prompt_tokens[chosen], np.minimum(plan.output_tokens[chosen], WARMUP_OUTPUT_TOKENS))
+    outputs = np.minimum(plan.output_tokens[chosen], WARMUP_OUTPUT_TOKENS)
+    return RequestPlan.of(plan.prompt_tokens[chosen], outputs, session=np.arange(len(chosen)))

@@ -21,7 +21,8 @@ MOST_NAMES = 8  # of served models, in a message
 class ServerInfo:
     model: str
     served: tuple[str, ...]
-    context_tokens: int | None  # prompt and output together; None if it does not say
+    context_tokens: int | None  # prompt and output together; this and the next: None if it does not say
+    vocab_size: int | None = None  # token ids below it exist
 
 
 def inspect(config: RemoteConfig, target: Target) -> ServerInfo:
@@ -49,7 +50,10 @@ def _choose(config: RemoteConfig, models: dict[str, dict[str, Any]]) -> ServerIn
     if config.model is not None and config.model not in models:
         raise EngineError(f"{config.url} does not serve {config.model}; it serves: {listed}")
     model = config.model or names[0]
-    return ServerInfo(model, tuple(names), _number(models[model].get("max_model_len")))
+    said = models[model]
+    meta = said.get("meta")  # llama.cpp's
+    vocab_size = _number(said.get("vocab_size")) or (_number(meta.get("n_vocab")) if isinstance(meta, dict) else None)
+    return ServerInfo(model, tuple(names), _number(said.get("max_model_len")), vocab_size)
 
 
 def _number(value: object) -> int | None:

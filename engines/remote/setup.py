@@ -19,6 +19,16 @@ class Setup:
     model: str
     as_ids: bool  # prompts are token ids; else text
     overhead_tokens: int = 0  # what the server adds to a text
+    vocab_size: int | None = None  # of the server, None if it does not say
+
+    @property
+    def token_ids(self) -> tuple[int, int]:
+        """Prompts draw from [low, high). In a small vocabulary the first eighth is left to special tokens, as these
+        come first wherever a vocabulary is small enough for it to matter."""
+        low, high = self.config.token_ids
+        if self.vocab_size is None or self.vocab_size >= high:
+            return low, high
+        return max(self.vocab_size // 8, 1), self.vocab_size
 
     @property
     def interpret(self) -> Interpret:
@@ -35,7 +45,7 @@ class Setup:
         prompts = PromptMaker(
             plan,
             as_ids=self.as_ids,
-            token_ids=self.config.token_ids,
+            token_ids=self.token_ids,
             prompt_seed=self.config.prompt_seed,
             overhead_tokens=self.overhead_tokens,
             first_id=first_id,

@@ -6,6 +6,7 @@ import json
 import socket
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,8 +31,8 @@ def load_info(url: str, **config: object) -> None:
     assert engine.server
 
 
-def listing(*names: str) -> bytes:
-    return plain("200 OK", json.dumps({"data": [{"id": name} for name in names]}).encode())
+def listing(*names: str, **more: object) -> bytes:
+    return plain("200 OK", json.dumps({"data": [{"id": name} | more for name in names]}).encode())
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,18 @@ def test_a_long_list_of_models_is_cut() -> None:
 def test_what_the_server_says_about_itself() -> None:
     with FakeServer() as server:
         info = RemoteEngine(RemoteConfig(url=server.url)).server
-    assert (info.model, info.served, info.context_tokens) == ("m", ("m",), 4096)
+    assert (info.model, info.served, info.context_tokens, info.vocab_size) == ("m", ("m",), 4096, None)
+
+
+@pytest.mark.parametrize("said", [{"vocab_size": 512}, {"meta": {"n_vocab": 512}}], ids=["ours", "llama.cpp"])
+def test_a_small_vocabulary_is_not_left(said: dict[str, Any]) -> None:
+    """B3 26: ids that the server does not have would make it refuse, and the prompts text of another length."""
+    with FakeServer(lambda call: call.send(GOOD), models=listing("m", **said)) as server:
+        ran = load(server, requests=20, prompt_tokens=50, warmup_requests=2)
+    ids = [token for body in server.bodies for token in body["prompt"]]
+    assert min(ids) == 64 - 1
+    assert max(ids) == 511
+    assert ran.failures == [None] * 20
 
 
 def test_an_api_that_the_server_does_not_have() -> None:
