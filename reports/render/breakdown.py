@@ -38,7 +38,7 @@ def breakdown_table(parts: Breakdown) -> Table:
     table.add_column("time went to, ms", no_wrap=True)
     for name in ("TTFT", "from P99 on", "E2EL", "from P99 on"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True, overflow="ellipsis")
+    table.add_column("")
     for name in parts.e2el:
         table.add_row(name, *_cells(parts.ttft.get(name)), *_cells(parts.e2el[name]), WORDS[name])
         if name == "queue":
