@@ -146,7 +146,7 @@ def test_a_single_token_has_no_gap() -> None:
     """B2 17, vllm-omni #6693."""
     ran = load(lambda call: call.send(response(text("a", "length"), usage(1), DONE)))
     assert ran.row.first == ran.row.last
-    assert np.array_equal(ran.record.event_values, [0])  # type: ignore[arg-type]
+    assert np.array_equal(ran.record.event_values, [0])
 
 
 def test_events_that_are_no_tokens_do_not_move_the_clock() -> None:
