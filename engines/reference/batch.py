@@ -1,4 +1,4 @@
-"""Batch: a StepPlan as the flat tokens that one forward pass takes.
+"""Batch: a StepPlan as the flat columns that one forward pass takes, still on the host.
 
     [ one-token rows, live and dead, by length | longer rows, by their count | all padding tokens ]
 
@@ -14,11 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from engines.reference.kernels import PrepareAttention
-from engines.reference.kv_pool import KVPool
-from engines.reference.model.llama import Tokens
+from engines.reference import sampling
 from engines.scheduling.plan import IntArray, StepPlan, Tables
-from engines.scheduling.request import Request
 
 PADDING_ID = 0  # which token a padding or dead row feeds makes no difference to anybody
 NOBODY = -1
@@ -26,41 +23,70 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    tokens: Tokens
-    sampled: torch.Tensor  # [samples] the flat token whose logits each sampling row wants, in row order
-    slots: torch.Tensor  # [samples] the seat of each
-    requests: list[Request]  # [samples]
-    output_indices: list[int]  # [samples] which output of its request each sampled token is, from 0
+    """Copies of what the plan said: its tables may change after this. [tokens], [rows] or [samples]."""
+
+    ids: IntArray  # [tokens]; below 0: -1 - seat, the token that the step before is still sampling for that seat
+    positions: IntArray  # [tokens]
+    slots: IntArray  # [tokens] where its KV goes: block * block_size + offset
+    tables: Tables  # [rows, blocks]
+    lengths: IntArray  # [rows] see engines.reference.kernels
+    starts: IntArray  # [rows + 1]
+    sampled: IntArray  # [samples] the token whose logits each sampling row wants, in row order
+    seats: IntArray  # [samples]
+    sampling: IntArray  # [5, samples] see engines.reference.sampling.columns
+
+    @property
+    def all_single(self) -> bool:
+        """Every row is one token."""
+        return len(self.ids) == len(self.lengths)
+
+    @property
+    def feeds_unseen(self) -> bool:
+        return bool((self.ids < 0).any())
 
 
-def build_batch(plan: StepPlan, pool: KVPool, last_token: torch.Tensor, prepare: PrepareAttention) -> Batch:
-    """Copies what it needs: the plan's tables may change after this. last_token: [max_num_seqs], see `_token_ids`."""
-    device = pool.layers.device
+def flatten(plan: StepPlan, block_size: int) -> Batch:
     rows = _flat_rows(plan)
     starts = np.concatenate(([0], np.cumsum(rows.counts)))
     row = np.repeat(np.arange(len(rows.counts)), rows.counts)  # of each token
     positions = np.maximum((rows.lengths - starts[1:])[row] + np.arange(starts[-1]), 0)
-    own_block = rows.tables[row, positions // pool.block_size]
+    own_block = rows.tables[row, positions // block_size]
     blocks = np.where(rows.plan_row[row] == NOBODY, 0, own_block).astype(np.int64)
 
     live = np.flatnonzero(rows.plan_row != NOBODY)
     last = np.zeros(len(plan.requests), dtype=np.int64)  # the last flat token of each plan row
     last[rows.plan_row[live]] = starts[live + 1] - 1
-    sampling = np.flatnonzero(plan.samples)
-    requests = [plan.requests[r] for r in sampling.tolist()]
-    ends = (plan.starts + plan.counts)[sampling].tolist()
+    samples = np.flatnonzero(plan.samples)
+    requests = [plan.requests[r] for r in samples.tolist()]
+    ends = (plan.starts + plan.counts)[samples].tolist()
     return Batch(
-        tokens=Tokens(
-            ids=_token_ids(plan, last, int(starts[-1]), last_token),
-            positions=torch.from_numpy(positions).to(device),
-            kv_index=pool.vector_index(blocks, positions % pool.block_size),
-            attend=prepare(rows.tables, rows.lengths, starts, pool.layers[0]),
+        ids=_token_ids(plan, last, int(starts[-1])),
+        positions=positions,
+        slots=blocks * block_size + positions % block_size,
+        tables=rows.tables,
+        lengths=rows.lengths,
+        starts=starts,
+        sampled=last[samples],
+        seats=plan.slots[samples],
+        sampling=sampling.columns(
+            [request.sampling for request in requests],
+            [end - request.prompt_tokens for end, request in zip(ends, requests, strict=True)],
         ),
-        sampled=torch.from_numpy(last[sampling]).to(device),
-        slots=torch.from_numpy(plan.slots[sampling]).to(device),
-        requests=requests,
-        output_indices=[end - request.prompt_tokens for end, request in zip(ends, requests, strict=True)],
     )
+
+
+def fed(ids: torch.Tensor, last_token: torch.Tensor) -> torch.Tensor:
+    """The ids with those that the host has not seen filled in. last_token: [seats + 1], of each seat."""
+    return torch.where(ids < 0, last_token[(-1 - ids).clamp_(min=0)], ids)
+
+
+def reached(tables: Tables, lengths: IntArray, block_size: int) -> Tables:
+    """The columns that these lengths reach, rounded up to a multiple of 16: what a kernel was compiled for."""
+    blocks = -(-int(lengths.max(initial=1)) // block_size)
+    width = -(-blocks // 16) * 16
+    out = np.zeros((len(lengths), width), dtype=np.int32)
+    out[:, : tables.shape[1]] = tables[:, :width]
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +115,15 @@ def _flat_rows(plan: StepPlan) -> _FlatRows:
     return _FlatRows(plan_row, counts, lengths, tables)
 
 
-def _token_ids(plan: StepPlan, last: IntArray, num_tokens: int, last_token: torch.Tensor) -> torch.Tensor:
-    """int64[num_tokens] on the device. A token still being sampled by the step before is taken from its seat there."""
+def _token_ids(plan: StepPlan, last: IntArray, num_tokens: int) -> IntArray:
+    """int64[num_tokens]. A token still being sampled by the step before is named by its seat: see Batch.ids."""
     ids = np.full(num_tokens, PADDING_ID, dtype=np.int64)
-    unseen = []
-    for r, (request, start, count, end) in enumerate(
-        zip(plan.requests, plan.starts.tolist(), plan.counts.tolist(), (last + 1).tolist(), strict=True)
+    for request, slot, start, count, end in zip(
+        plan.requests, plan.slots.tolist(), plan.starts.tolist(), plan.counts.tolist(), (last + 1).tolist(), strict=True
     ):
         if count:
             assert request.tokens is not None, f"{request} has no token ids: only virtual runs go without"
             ids[end - count : end] = request.tokens[start : start + count]
             if start + count > request.prompt_tokens + request.output_tokens:
-                unseen.append(r)
-    on_device = torch.from_numpy(ids).to(last_token.device)
-    if unseen:
-        slots = torch.from_numpy(plan.slots[unseen]).to(last_token.device)
-        on_device[torch.from_numpy(last[unseen]).to(last_token.device)] = last_token[slots]
-    return on_device
+                ids[end - 1] = -1 - slot
+    return ids

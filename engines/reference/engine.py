@@ -11,7 +11,7 @@ import torch
 from engines.base import EngineError, Observer, RunRecord
 from engines.loop import Runtime, WallClock, run_loop
 from engines.reference.executor import TorchExecutor
-from engines.reference.kernels.choose import choose_attention
+from engines.reference.kernels.choose import choose_kernels
 from engines.reference.kv_pool import KVPool, default_blocks, free_bytes
 from engines.reference.model.weights import LoadedModel
 from engines.scheduling.config import SchedulerConfig
@@ -73,13 +73,13 @@ class ReferenceEngine:
                 f"--kv-blocks {config.kv_blocks}: {pool_bytes / 2**30:.1f} GiB of KV, {free / 2**30:.1f} GiB are free"
             )
         self._pool = KVPool(llama.config, config.kv_blocks, config.block_size, dtype=llama.dtype, device=llama.device)
-        prepare_attention, self._attention = choose_attention(attention, llama.config, llama.device)
+        self._kernels = choose_kernels(attention, llama.config, llama.device, config.max_num_seqs)
         self._executor = TorchExecutor(
             llama,
             self._pool,
             max_num_seqs=config.max_num_seqs,
             clock=self.clock,
-            prepare_attention=prepare_attention,
+            kernels=self._kernels,
             swap_blocks=config.swap_blocks,
         )
         self.warm_up()
@@ -102,6 +102,7 @@ class ReferenceEngine:
         """For a loop with a source of its own: an idle scheduler, and the clock at zero."""
         scheduler = self._config.build(frozenset(self._model.checkpoint.eos_ids))
         self.clock.restart()
+        self._executor.restart()
         return Runtime(scheduler, self._executor, self.clock, depth=1 if self._model.device == "cuda" else 0)
 
     def warm_up(self) -> None:
@@ -122,7 +123,7 @@ class ReferenceEngine:
             "kv_pool_bytes": pool.layers.numel() * pool.layers.element_size(),
             "dtype": str(llama.dtype).removeprefix("torch."),
             "dtype_reason": self._model.dtype_reason,
-            "attention": self._attention,
+            "attention": self._kernels.name,
             "linear": "oneDNN, packed weights" if llama.head.packed else "torch",
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from engines.loop import Clock
-from engines.reference.batch import build_batch
-from engines.reference.kernels import PrepareAttention, cpu
+from engines.reference.batch import Batch, fed, flatten
+from engines.reference.device import Device, Event, open_device
+from engines.reference.graphs import DecodeGraphs
+from engines.reference.kernels import Kernels
+from engines.reference.kernels.torch_kernels import TorchKernels
 from engines.reference.kv_pool import KVPool
-from engines.reference.model.llama import Llama
-from engines.reference.sampling import next_tokens
+from engines.reference.model.llama import Llama, Tokens
+from engines.reference.staging import Send, Staging
 from engines.reference.swap import HostPool
-from engines.scheduling.plan import StepPlan, StepResult
+from engines.scheduling.plan import IntArray, StepPlan, StepResult
+from engines.scheduling.scheduler import MAX_STEPS_IN_FLIGHT
 
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
     step: int
-    tokens: torch.Tensor  # [samples] on the device
     start_ns: int
-    timer: _Timer
+    begin: Event
+    end: Event
+    tokens: torch.Tensor  # in pinned memory, there once `end` has passed
+    of_samples: IntArray | slice  # which of them are wanted, in row order
+    bucket_padding: int  # rows
 
 
 class TorchExecutor:
@@ -36,63 +44,93 @@ class TorchExecutor:
         *,
         max_num_seqs: int,
         clock: Clock,
-        prepare_attention: PrepareAttention = cpu.prepare,
+        kernels: Kernels | None = None,
+        device: Device | None = None,
         swap_blocks: int = 0,
+        graph_sizes: Sequence[int] = (),
+        max_blocks: int = 0,
+        buffers: int = MAX_STEPS_IN_FLIGHT,
     ) -> None:
+        """graph_sizes: rows of the decode steps that are captured as graphs, none for none; max_blocks: of a row then;
+        buffers: steps whose columns are on their way to the device before the host has to wait for one."""
         self._llama = llama
         self._pool = pool
         self._clock = clock
-        self._prepare_attention = prepare_attention
-        self._last_token = torch.zeros(max_num_seqs, dtype=torch.int64, device=llama.device)
+        self._kernels = TorchKernels() if kernels is None else kernels
+        self._device = open_device(llama.device, clock) if device is None else device
+        # One seat more than there are: padding and dead rows leave their token there.
+        self._last_token = torch.zeros(max_num_seqs + 1, dtype=torch.int64, device=llama.device)
+        self._staging = Staging(self._device, buffers)
+        self._host = HostPool(pool, swap_blocks, self._device)
+        # One more than are in flight: a result is read after the next step is queued.
+        self._results = [self._device.pinned((max_num_seqs,), torch.int64) for _ in range(MAX_STEPS_IN_FLIGHT + 1)]
+        self._submitted = 0
+        self._last_end_ns = 0
         self._launched: deque[_Launched] = deque()
-        self._host = HostPool(pool, swap_blocks)
+        self._graphs: DecodeGraphs | None = None
+        if graph_sizes:
+            self._graphs = DecodeGraphs(
+                llama, pool, self._kernels, self._device, self._last_token, max_blocks=max_blocks, sizes=graph_sizes
+            )
+
+    def restart(self) -> None:
+        """The clock begins anew, and nothing is in flight."""
+        self._last_end_ns = 0
 
     def submit(self, plan: StepPlan) -> None:
         start_ns = self._clock.now_ns()
-        timer = _Timer(self._llama.device, self._clock)
-        with torch.inference_mode():
-            tokens = self._compute(plan)
-        timer.stop()
-        self._launched.append(_Launched(plan.step, tokens, start_ns, timer))
+        assert len(self._launched) < MAX_STEPS_IN_FLIGHT, "collect a step before the next is submitted"
+        main = self._device.main
+        begin, end = main.event(timed=True), main.event(timed=True)
+        batch = flatten(plan, self._pool.block_size)
+        begin.record()
+        of_samples: IntArray | slice = slice(None)
+        bucket_padding = 0
+        with self._staging.step() as send:
+            self._host.carry_out(plan, send)
+            if self._graphs is not None and self._graphs.takes(batch):
+                tokens, bucket_padding = self._graphs.launch(batch, send)
+                of_samples = batch.sampled
+            else:
+                tokens = self._launch_eager(batch, send)
+        result = self._results[self._submitted % len(self._results)][: len(tokens)]
+        self._submitted += 1
+        main.copy(result, tokens)
+        end.record()
+        self._launched.append(_Launched(plan.step, start_ns, begin, end, result, of_samples, bucket_padding))
 
     def collect(self) -> StepResult:
         launched = self._launched.popleft()
-        busy_ns, end_ns = launched.timer.wait()
-        tokens = launched.tokens.cpu().numpy().astype(np.int32)
-        return StepResult(launched.step, tokens, launched.start_ns, end_ns, busy_ns)
+        end_ns = launched.end.wait()
+        # A step queued behind another starts when that one ends.
+        start_ns = max(launched.start_ns, self._last_end_ns)
+        self._last_end_ns = end_ns
+        return StepResult(
+            launched.step,
+            launched.tokens.numpy()[launched.of_samples].astype(np.int32),
+            start_ns,
+            end_ns,
+            launched.end.ns_since(launched.begin),
+            launched.bucket_padding,
+        )
 
-    def _compute(self, plan: StepPlan) -> torch.Tensor:
-        self._host.carry_out(plan, self._pool)
-        batch = build_batch(plan, self._pool, self._last_token, self._prepare_attention)
-        hidden = self._llama.forward(batch.tokens, self._pool)
-        if not batch.requests:
-            return batch.slots
-        logits = self._llama.logits(hidden.index_select(0, batch.sampled))
-        tokens = next_tokens(logits, [request.sampling for request in batch.requests], batch.output_indices)
-        self._last_token[batch.slots] = tokens
-        return tokens
+    def _launch_eager(self, batch: Batch, send: Send) -> torch.Tensor:
+        """Queue a step of any mix. Returns its samples' tokens on the device, in row order."""
+        main = self._device.main
+        ids, positions, slots = send(batch.ids), send(batch.positions), send(batch.slots)
+        attend = self._kernels.prepare(batch.tables, batch.lengths, batch.starts, self._pool.layers[0], send)
+        out = main.empty((len(batch.sampled),), torch.int64)
+        if len(batch.sampled):
+            sampled, seats, sampling = send(batch.sampled), send(batch.seats), send(batch.sampling)
+        feeds_unseen = batch.feeds_unseen
 
+        @torch.inference_mode()
+        def compute() -> None:
+            known = fed(ids, self._last_token) if feeds_unseen else ids
+            hidden = self._llama.forward(Tokens(known, positions, slots, attend), self._pool, self._kernels)
+            if len(out):
+                logits = self._llama.logits(hidden.index_select(0, sampled), self._kernels)
+                self._last_token[seats] = self._kernels.sample(logits, sampling, out)
 
-class _Timer:
-    """How long the device works on what is queued between construction and `stop`."""
-
-    def __init__(self, device: torch.device, clock: Clock) -> None:
-        self._clock = clock
-        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
-        if device.type == "cuda":
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            self._events = (begin, end)
-            self._events[0].record()
-        self._begin_ns = self._end_ns = clock.now_ns()
-
-    def stop(self) -> None:
-        if self._events:
-            self._events[1].record()
-        self._end_ns = self._clock.now_ns()
-
-    def wait(self) -> tuple[int, int]:
-        """(busy_ns, end_ns)"""
-        if not self._events:
-            return self._end_ns - self._begin_ns, self._end_ns
-        self._events[1].synchronize()
-        return round(self._events[0].elapsed_time(self._events[1]) * 1e6), self._clock.now_ns()
+        main.run(compute)
+        return out

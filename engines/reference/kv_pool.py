@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import os
 
-import numpy as np
 import torch
 
 from engines.reference.model.config import ModelConfig
-from engines.scheduling.plan import IntArray
 
 MEMORY_SHARE = 0.25  # of what is free, when the number of blocks is left to us
 
@@ -30,12 +28,6 @@ class KVPool:
         shape = (config.layers, blocks + 1, 2, config.kv_heads, block_size, config.head_dim)
         # Zeros, not garbage: a padding query reads the dummy before anybody wrote it.
         self.layers = torch.zeros(shape, dtype=dtype, device=device)
-
-    def vector_index(self, blocks: IntArray, offsets: IntArray) -> torch.Tensor:
-        """Where the vectors of each token go in a layer seen as [vectors, head_dim]: int64[tokens * 2 * kv_heads]"""
-        heads = 2 * self.kv_heads
-        index = (blocks[:, None] * heads + np.arange(heads)) * self.block_size + offsets[:, None]
-        return torch.from_numpy(index.reshape(-1)).to(self.layers.device)
 
     def bytes_per_token(self) -> int:
         return self.layers[:, 0, :, :, 0].numel() * self.layers.element_size()

@@ -8,26 +8,55 @@ tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from engines.scheduling.plan import IntArray
 from engines.scheduling.request import Sampling
 
+COLUMNS = 5
 _MASK = (1 << 64) - 1
 
 
+def columns(samplings: Sequence[Sampling], output_indices: Sequence[int]) -> IntArray:
+    """int64[5, rows]: temperature and top-p (the bits of a float64), top-k, seed (modulo 2**64), output index."""
+    out = np.empty((COLUMNS, len(samplings)), dtype=np.int64)
+    floats = out[:2].view(np.float64)
+    floats[0] = [s.temperature for s in samplings]
+    floats[1] = [s.top_p for s in samplings]
+    out[2] = [s.top_k for s in samplings]
+    out[3].view(np.uint64)[:] = [s.seed & _MASK for s in samplings]
+    out[4] = output_indices
+    return out
+
+
 def next_tokens(logits: torch.Tensor, samplings: Sequence[Sampling], output_indices: Sequence[int]) -> torch.Tensor:
-    """logits: [rows, vocab]. Returns int64[rows] on the same device. Only rows with a temperature pay for a draw."""
+    """logits: [rows, vocab]. Returns int64[rows] on the same device."""
+    of_rows = torch.from_numpy(columns(samplings, output_indices)).to(logits.device)
+    return sample(logits, of_rows, torch.empty(len(logits), dtype=torch.int64, device=logits.device))
+
+
+def sample(logits: torch.Tensor, columns: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """logits: [rows, vocab]; columns: int64[5, >= rows], as `columns` makes them; out: int64[rows], which is returned.
+
+    Only rows with a temperature pay for a draw.
+    """
     # max, not argmax: the same first maximum, but argmax is four times slower in bfloat16 on a CPU.
-    tokens = logits.max(dim=-1).indices
+    out.copy_(logits.max(dim=-1).indices)
+    table = columns[:, : len(out)].cpu().numpy()
+    temperature, top_p = table[:2].view(np.float64)
+    top_k, seed, index = table[2:]
+    drawn, cut = temperature > 0, (top_k > 0) | (top_p < 1.0)
     for filtered in (False, True):
-        rows = [r for r, s in enumerate(samplings) if s.temperature > 0 and (s.top_k > 0 or s.top_p < 1.0) == filtered]
-        if rows:
-            index = torch.tensor(rows, device=logits.device)
-            wanted = [samplings[r] for r in rows]
-            draws = [uniform(samplings[r].seed, output_indices[r]) for r in rows]
-            tokens[index] = _draw(logits[index], wanted, draws, filtered)
-    return tokens
+        rows = np.flatnonzero(drawn & (cut == filtered))
+        if len(rows):
+            at = torch.from_numpy(rows).to(logits.device)
+            draws = [uniform(s, i) for s, i in zip(seed[rows].tolist(), index[rows].tolist(), strict=True)]
+            out[at] = _draw(logits[at], temperature[rows], (top_k[rows], top_p[rows]) if filtered else None, draws)
+    return out
 
 
 def uniform(seed: int, index: int) -> float:
@@ -45,22 +74,28 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def _draw(logits: torch.Tensor, samplings: Sequence[Sampling], draws: Sequence[float], filtered: bool) -> torch.Tensor:
-    """logits: [rows, vocab] -> int64[rows]"""
+def _draw(
+    logits: torch.Tensor,
+    temperature: NDArray[np.float64],
+    kept: tuple[IntArray, NDArray[np.float64]] | None,
+    draws: Sequence[float],
+) -> torch.Tensor:
+    """logits: [rows, vocab] -> int64[rows]; kept: (top-k, top-p) of each row, where they cut anything"""
 
-    def column(values: Sequence[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=logits.device)[:, None]
+    def column(values: Sequence[float] | NDArray[Any]) -> torch.Tensor:
+        return torch.as_tensor(values, dtype=torch.float64, device=logits.device)[:, None]
 
-    weights = (logits.double() / column([s.temperature for s in samplings])).softmax(dim=-1)
+    weights = (logits.double() / column(temperature)).softmax(dim=-1)
     ids = None
-    if filtered:
+    if kept is not None:
+        top_k, top_p = kept
         weights, ids = weights.sort(dim=-1, descending=True, stable=True)
         rank = torch.arange(weights.shape[-1], device=logits.device)
         before = weights.cumsum(dim=-1) - weights  # mass of the likelier tokens
-        kept = (rank < column([s.top_k or weights.shape[-1] for s in samplings])) & (
-            (before < column([s.top_p for s in samplings])) | (rank == 0)
+        likely = (rank < column(np.where(top_k > 0, top_k, weights.shape[-1]))) & (
+            (before < column(top_p)) | (rank == 0)
         )
-        weights = weights * kept
+        weights = weights * likely
     cumulative = weights.cumsum(dim=-1)
     # right=True: the first token whose cumulative weight exceeds the target, so never one of weight 0.
     chosen = torch.searchsorted(cumulative, column(draws) * cumulative[:, -1:], right=True)

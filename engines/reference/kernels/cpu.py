@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from engines.reference.kernels import Attend
+from engines.reference.kernels import Attend, Upload
 from engines.scheduling.plan import IntArray, Tables
 
 # Measured on 2 cores with SmolLM2-135M (9 heads, 3 of KV) in bfloat16: one more group costs about as much as one query
@@ -36,13 +36,15 @@ class Group:
     beyond: torch.Tensor  # [n] vectors of V past the end of their row
 
 
-def prepare(tables: Tables, lengths: IntArray, starts: IntArray, kv: torch.Tensor) -> Attend:
-    """tables: [rows, blocks]; lengths: [rows], each >= 1; starts: [rows + 1]; kv: a layer, for its shape and device."""
+def prepare(
+    tables: Tables, lengths: IntArray, starts: IntArray, kv: torch.Tensor, upload: Upload = torch.from_numpy
+) -> Attend:
+    """tables: [rows, blocks]; lengths: [rows], each >= 1; starts: [rows + 1]; kv: a layer, for its shape."""
     tables, lengths, starts = _pieces(tables, lengths, starts)
     queries = np.diff(starts)
     edges = [0, *(np.flatnonzero(np.diff(queries)) + 1).tolist(), len(queries)]
     groups = [
-        _group(tables[low:high], lengths[low:high], starts[low : high + 1], kv)
+        _group(tables[low:high], lengths[low:high], starts[low : high + 1], kv, upload)
         for begin, end in pairwise(edges)
         for low, high in _cuts(lengths, begin, end, int(queries[begin]))
     ]
@@ -99,8 +101,8 @@ def _cuts(lengths: IntArray, begin: int, end: int, queries: int) -> list[tuple[i
     return _cuts(lengths, begin, middle, queries) + _cuts(lengths, middle, end, queries)
 
 
-def _group(tables: Tables, lengths: IntArray, starts: IntArray, kv: torch.Tensor) -> Group:
-    kv_heads, block_size, device = kv.shape[2], kv.shape[3], kv.device
+def _group(tables: Tables, lengths: IntArray, starts: IntArray, kv: torch.Tensor, upload: Upload) -> Group:
+    kv_heads, block_size = kv.shape[2:4]
     rows, n = len(lengths), int(starts[1] - starts[0])
     blocks = -(-int(lengths.max()) // block_size)
     # A table past its row's end may hold anything: read the dummy there, which stays in the cache.
@@ -115,7 +117,7 @@ def _group(tables: Tables, lengths: IntArray, starts: IntArray, kv: torch.Tensor
         first=int(starts[0]),
         last=int(starts[-1]),
         rows=rows,
-        gather=torch.from_numpy(gather.reshape(-1)).to(device),
-        hidden=torch.from_numpy(positions > at[:, :, None]).to(device)[:, None, :, None, :],
-        beyond=torch.from_numpy(beyond).to(device),
+        gather=upload(gather.reshape(-1)),
+        hidden=upload(positions > at[:, :, None])[:, None, :, None, :],
+        beyond=upload(beyond),
     )

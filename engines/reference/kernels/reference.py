@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from engines.reference.kernels import Attend
+from engines.reference.kernels import Attend, Upload
 from engines.scheduling.plan import IntArray, Tables
 
 
@@ -30,5 +30,7 @@ def paged_attention(
     return out
 
 
-def prepare(tables: Tables, lengths: IntArray, starts: IntArray, kv: torch.Tensor) -> Attend:
+def prepare(
+    tables: Tables, lengths: IntArray, starts: IntArray, kv: torch.Tensor, upload: Upload = torch.from_numpy
+) -> Attend:
     return partial(paged_attention, tables=tables, lengths=lengths, starts=starts)

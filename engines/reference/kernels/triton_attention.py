@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from engines.base import EngineError
-from engines.reference.kernels import Attend
+from engines.reference.batch import reached
+from engines.reference.kernels import Upload
 from engines.reference.kernels.triton_decode import SPLIT, DecodeSplits, decode_attention, plan_splits
 from engines.reference.kernels.triton_prefill import prefill_attention
 from engines.scheduling.plan import IntArray, Tables
@@ -25,33 +26,42 @@ def require_shape(heads: int, kv_heads: int, head_dim: int) -> None:
         )
 
 
-def prepare(tables: Tables, lengths: IntArray, starts: IntArray, kv: torch.Tensor) -> Attend:
-    """For eager steps of any mix. A captured graph calls the kernels on buffers of its own."""
-    return _Step(tables, lengths, starts, kv.device)
+class EagerStep:
+    """Attention of one step of any mix. A captured graph calls the kernels on buffers of its own."""
 
-
-class _Step:
-    def __init__(self, tables: Tables, lengths: IntArray, starts: IntArray, device: torch.device) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        lengths: IntArray,
+        starts: IntArray,
+        block_size: int,
+        upload: Upload,
+        usual_rows: int = 1,
+    ) -> None:
+        """usual_rows: the scratch is for at least so many, as its size is part of a kernel: one program, not many."""
         # A row of one query further behind is a chunk of length 1: slower, and right.
         longer = np.flatnonzero(np.diff(starts) != 1)
-        self._decodes = int(longer[0]) if len(longer) else len(lengths)
-        self._items = int((-(-lengths[: self._decodes] // SPLIT)).sum())
+        self._decodes = n = int(longer[0]) if len(longer) else len(lengths)
+        self._chunks = len(lengths) - n
+        self._rows = max(n, usual_rows)
+        self._items = int((-(-lengths[:n] // SPLIT)).sum())
         self._splits: DecodeSplits | None = None  # the first layer allocates it, for all
-
-        def on_device(column: IntArray | Tables) -> torch.Tensor:
-            return torch.from_numpy(column.astype(np.int32)).to(device)
-
-        self._tables, self._lengths = on_device(tables), on_device(lengths)
-        self._starts = on_device(starts[self._decodes :] - self._decodes)
+        tables = reached(tables, lengths, block_size)
+        # The two parts apart: a slice of one buffer may not be aligned, which to Triton is another program.
+        if n:
+            self._tables, self._lengths = upload(tables[:n]), upload(lengths[:n].astype(np.int32))
+        if self._chunks:
+            self._chunk_tables, self._chunk_lengths = upload(tables[n:]), upload(lengths[n:].astype(np.int32))
+            self._starts = upload((starts[n:] - n).astype(np.int32))
 
     def __call__(self, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         n = self._decodes
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         if n:
             if self._splits is None:
-                self._splits = DecodeSplits(n, max(self._items, n), *q.shape[1:], q.device)
-                plan_splits(self._splits, self._lengths[:n])
-            decode_attention(q[:n], kv, self._tables[:n], self._lengths[:n], self._splits, out[:n])
-        if n < len(self._lengths):
-            prefill_attention(q[n:], kv, self._tables[n:], self._lengths[n:], self._starts, out[n:])
+                self._splits = DecodeSplits(self._rows, max(self._items, self._rows), *q.shape[1:], q.device)
+                plan_splits(self._splits, self._lengths)
+            decode_attention(q[:n], kv, self._tables, self._lengths, self._splits, out[:n])
+        if self._chunks:
+            prefill_attention(q[n:], kv, self._chunk_tables, self._chunk_lengths, self._starts, out[n:])
         return out

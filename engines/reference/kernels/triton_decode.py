@@ -123,7 +123,7 @@ def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "capacity"])
 def _plan(item_row, item_start, row_items, totals, lengths, rows, capacity, SPLIT: tl.constexpr, ROWS: tl.constexpr):
     """Program (row): list its items behind those of the rows before it."""
     row = tl.program_id(0)

@@ -57,7 +57,7 @@ def _has_wgmma(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _attend_chunks(
     out, q, kv, tables, lengths, starts, rows,
     scale,  # of the scores, times log2(e)

@@ -1,4 +1,4 @@
-"""The next token of each row on the device: `engines.reference.sampling.next_tokens` in one kernel, without a sort.
+"""The next token of each row on the device: `engines.reference.sampling.sample` in one kernel, without a sort.
 
 One program per row reads the row's logits as often as its request needs, from the cache after the first time:
 
@@ -20,33 +20,15 @@ on the CPU. A weight is a float32 exponential here and a float64 one there: a to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from engines.reference.kernels._triton import tl, triton
-from engines.scheduling.request import Sampling
 
 BLOCK = 4096  # logits read at a time
-_MASK = (1 << 64) - 1
-
-
-def next_tokens(logits: torch.Tensor, samplings: Sequence[Sampling], output_indices: Sequence[int]) -> torch.Tensor:
-    """logits: [rows, vocab]. Returns int64[rows] on the same device."""
-    return sample(logits, columns(samplings, output_indices).to(logits.device))
-
-
-def columns(samplings: Sequence[Sampling], output_indices: Sequence[int]) -> torch.Tensor:
-    """int64[5, rows] on the CPU: temperature and top-p (the bits of a float64), top-k, seed, output index."""
-    floats = torch.tensor([[s.temperature for s in samplings], [s.top_p for s in samplings]], dtype=torch.float64)
-    # Seeds count modulo 2**64, as unsigned numbers; int64 holds the same bits.
-    seeds = [(s.seed & _MASK) - (s.seed & 1 << 63) * 2 for s in samplings]
-    integers = torch.tensor([[s.top_k for s in samplings], seeds, list(output_indices)], dtype=torch.int64)
-    return torch.cat((floats.view(torch.int64), integers))
 
 
 def sample(logits: torch.Tensor, columns: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """columns: as made by `columns`, on the device; more rows than logits are fine. Returns int64[rows]."""
+    """columns: those of engines.reference.sampling, on the device; more rows than logits are fine. int64[rows]"""
     rows, vocab = logits.shape
     out = torch.empty(rows, dtype=torch.int64, device=logits.device) if out is None else out
     _sample[(rows,)](
@@ -56,7 +38,7 @@ def sample(logits: torch.Tensor, columns: torch.Tensor, out: torch.Tensor | None
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["column"])  # the number of rows is not worth a program of its own
 def _sample(out, logits, columns, vocab, logits_row, column, BITS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     x = logits + row * logits_row

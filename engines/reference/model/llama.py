@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from engines.reference.kernels import Attend
-from engines.reference.kv_pool import KVPool, write_kv
+from engines.reference.kernels import Attend, Kernels
+from engines.reference.kernels.torch_kernels import TorchKernels
+from engines.reference.kv_pool import KVPool
 from engines.reference.model.checkpoint import Checkpoint
 from engines.reference.model.config import ModelConfig
 from engines.reference.model.linear import Linear
+
+TORCH = TorchKernels()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class Tokens:
 
     ids: torch.Tensor
     positions: torch.Tensor
-    kv_index: torch.Tensor  # [tokens * 2 * kv_heads] where their own KV goes: KVPool.vector_index
+    slots: torch.Tensor  # where their own KV goes: block * block_size + offset
     attend: Attend  # what they attend to
 
 
@@ -53,45 +56,29 @@ class Llama:
         self.head = Linear(head)
         self.frequencies = rope_frequencies(config).to(device)
 
-    def forward(self, tokens: Tokens, pool: KVPool) -> torch.Tensor:
+    def forward(self, tokens: Tokens, pool: KVPool, kernels: Kernels = TORCH) -> torch.Tensor:
         """Run the layers, writing the tokens' KV into the pool. Returns the hidden states, [tokens, d_model]."""
+        eps = self.config.eps
         x = F.embedding(tokens.ids, self.embedding)
-        rotation = self._rotation(tokens.positions)
-        for layer, kv in zip(self.layers, pool.layers, strict=True):
-            x = self._attend(layer, x, rotation, tokens, kv)
-            x = self._mlp(layer, x)
+        cos, sin = self._rotation(tokens.positions)
+        places = kernels.places(tokens.slots, pool)
+        normed = kernels.rms_norm(x, self.layers[0].attention_norm, eps)
+        next_norms = [*(layer.attention_norm for layer in self.layers[1:]), None]
+        for layer, kv, next_norm in zip(self.layers, pool.layers, next_norms, strict=True):
+            qkv = layer.qkv(normed).view(-1, self.config.heads + 2 * self.config.kv_heads, self.config.head_dim)
+            kernels.rope_and_write(qkv, kv, places, cos, sin, layer.q_norm, layer.k_norm, eps)
+            attended = tokens.attend(qkv[:, : self.config.heads], kv).flatten(1)
+            x, normed = kernels.project_and_norm(layer.o, attended, x, layer.mlp_norm, eps)
+            gated = kernels.silu_mul(layer.gate_up(normed))
+            if next_norm is None:  # the last norm is only for the tokens that sample: see `logits`
+                x = layer.down(gated, residual=x)
+            else:
+                x, normed = kernels.project_and_norm(layer.down, gated, x, next_norm, eps)
         return x
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, kernels: Kernels = TORCH) -> torch.Tensor:
         """[rows, d_model] -> [rows, vocab]. Give it only the rows that sample: the head is the widest matrix of all."""
-        return self.head(self._normed(hidden, self.norm))
-
-    def _attend(
-        self,
-        layer: Layer,
-        x: torch.Tensor,
-        rotation: tuple[torch.Tensor, torch.Tensor],
-        tokens: Tokens,
-        kv: torch.Tensor,
-    ) -> torch.Tensor:
-        c = self.config
-        qkv = layer.qkv(self._normed(x, layer.attention_norm)).view(-1, c.heads + 2 * c.kv_heads, c.head_dim)
-        q, k = qkv[:, : c.heads], qkv[:, c.heads : c.heads + c.kv_heads]
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q.copy_(self._normed(q, layer.q_norm))
-            k.copy_(self._normed(k, layer.k_norm))
-        rotate_(qkv[:, : c.heads + c.kv_heads], *rotation)
-        write_kv(kv, qkv[:, c.heads :], tokens.kv_index)
-        attended = tokens.attend(q, kv)
-        return layer.o(attended.flatten(1), residual=x)
-
-    def _mlp(self, layer: Layer, x: torch.Tensor) -> torch.Tensor:
-        gate, up = layer.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, dim=-1)
-        return layer.down(F.silu(gate).mul_(up), residual=x)
-
-    def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        # By way of float32: on a CPU torch norms 512 rows of bfloat16 twelve times slower than of float32.
-        return F.rms_norm(x.float(), weight.shape, weight, self.config.eps).to(x.dtype)
+        return self.head(kernels.rms_norm(hidden, self.norm, self.config.eps))
 
     def _rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin of every token's angles, each [tokens, 1, head_dim / 2], made in float32 like transformers."""
@@ -123,11 +110,3 @@ def rope_frequencies(config: ModelConfig) -> torch.Tensor:
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
     frequencies = 1.0 / config.rope_theta**exponents
     return frequencies / torch.tensor(config.rope_divisors) if config.rope_divisors else frequencies
-
-
-def rotate_(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-    """RoPE in place on [tokens, n, head_dim]: the halves (a, b) of a head become (a cos - b sin, b cos + a sin)."""
-    a, b = heads.chunk(2, dim=-1)
-    a_sin = a * sin
-    a.mul_(cos).addcmul_(b, sin, value=-1.0)
-    b.mul_(cos).add_(a_sin)

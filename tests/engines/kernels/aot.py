@@ -77,7 +77,8 @@ def compiled(launch: Launch, capability: int, scratch: Path) -> Compiled:
     divisible = {}
     for index, parameter in enumerate(launch.kernel.params):
         name, value = parameter.name, launch.arguments[parameter.name]
-        if parameter.is_constexpr or value is None or (type(value) is int and value == 1):
+        special = not parameter.do_not_specialize
+        if parameter.is_constexpr or value is None or (special and type(value) is int and value == 1):
             signature[name], constants[name] = "constexpr", value
             continue
         if isinstance(value, torch.Tensor):
@@ -86,7 +87,7 @@ def compiled(launch: Launch, capability: int, scratch: Path) -> Compiled:
             signature[name], by_16 = "fp32", False
         else:
             signature[name], by_16 = ("i32" if abs(value) < 2**31 else "i64"), value % 16 == 0
-        if by_16:
+        if by_16 and special:
             divisible[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(launch.kernel, signature, constants, divisible)
     built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=launch.options)

@@ -13,6 +13,7 @@ from engines.reference.executor import TorchExecutor
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.llama import Llama
 from engines.scheduling.config import SchedulerConfig
+from engines.scheduling.ledger import LEDGER, check_identities
 from engines.scheduling.plan import StepPlan
 from engines.scheduling.request import GREEDY, Request, Sampling
 
@@ -89,15 +90,30 @@ def outputs_of(one: Request) -> list[int]:
     return one.tokens[one.prompt_tokens : one.prompt_tokens + one.output_tokens].tolist()
 
 
-def serve(llama: Llama, config: SchedulerConfig, requests: Sequence[Request], *, depth: int = 0) -> list[StepPlan]:
-    """Submit everything, run to the end with `depth` steps in flight while planning, and return the plans."""
-    scheduler = config.build()
-    pool = pool_for(llama, config.kv_blocks, config.block_size)
-    clock = VirtualClock()
-    executor = TorchExecutor(llama, pool, max_num_seqs=config.max_num_seqs, clock=clock, swap_blocks=config.swap_blocks)
+@dataclass(frozen=True)
+class Driven:
+    plans: list[StepPlan]
+    ledger: NDArray[np.void]
+
+    @property
+    def swapped(self) -> bool:
+        return any(len(plan.swap_in) for plan in self.plans)
+
+
+def drive(
+    executor: TorchExecutor,
+    config: SchedulerConfig,
+    requests: Sequence[Request],
+    *,
+    depth: int = 0,
+    eos_ids: frozenset[int] = frozenset(),
+) -> Driven:
+    """Submit everything and run to the end with `depth` steps in flight while planning."""
+    scheduler = config.build(eos_ids)
     for one in requests:
         assert not scheduler.submit(one, 0).finished, one.error
     plans: list[StepPlan] = []
+    rows = []
     in_flight = 0
     while not scheduler.idle:
         plan = scheduler.schedule(0)
@@ -106,6 +122,17 @@ def serve(llama: Llama, config: SchedulerConfig, requests: Sequence[Request], *,
             plans.append(plan)
             in_flight += 1
         if in_flight > depth or plan is None:
-            scheduler.update(executor.collect())
+            rows.append(scheduler.update(executor.collect()).ledger_row)
             in_flight -= 1
-    return plans
+    ledger = np.array(rows, dtype=LEDGER)
+    check_identities(ledger, config.max_num_seqs, config.kv_blocks)
+    return Driven(plans, ledger)
+
+
+def serve(llama: Llama, config: SchedulerConfig, requests: Sequence[Request], *, depth: int = 0) -> list[StepPlan]:
+    """The same on a CPU; returns the plans."""
+    pool = pool_for(llama, config.kv_blocks, config.block_size)
+    executor = TorchExecutor(
+        llama, pool, max_num_seqs=config.max_num_seqs, clock=VirtualClock(), swap_blocks=config.swap_blocks
+    )
+    return drive(executor, config, requests, depth=depth).plans

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+from engines.loop import VirtualClock
+from engines.reference.executor import TorchExecutor
 from engines.reference.kernels import reference
+from engines.reference.kernels.torch_kernels import TorchKernels
 from engines.reference.kv_pool import default_blocks
 from engines.reference.model.config import SHAPES
 from engines.reference.model.llama import Llama, Tokens
@@ -40,9 +45,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     forward = Llama.forward
 
-    def counting(self: Llama, tokens: Tokens, pool: object) -> torch.Tensor:
+    def counting(self: Llama, tokens: Tokens, *more: Any) -> torch.Tensor:
         seen.append(len(tokens.ids))
-        return forward(self, tokens, pool)  # type: ignore[arg-type]
+        return forward(self, tokens, *more)
 
     monkeypatch.setattr(Llama, "forward", counting)
     return seen
@@ -169,12 +174,8 @@ def test_tokens_are_the_same_under_every_policy(llama: Llama, name: str, samplin
 
 
 def test_the_oracle_kernel_can_take_the_fast_ones_place(llama: Llama) -> None:
-    from engines.loop import VirtualClock
-    from engines.reference.executor import TorchExecutor
-
-    executor = TorchExecutor(
-        llama, pool_for(llama), max_num_seqs=2, clock=VirtualClock(), prepare_attention=reference.prepare
-    )
+    kernels = TorchKernels(reference.prepare)
+    executor = TorchExecutor(llama, pool_for(llama), max_num_seqs=2, clock=VirtualClock(), kernels=kernels)
     executor.submit(step_plan([Row(request(0, PROMPT, 1), 0, 0, 7, padding=2)], Tables({0: [1]}).array()))
     assert executor.collect().tokens.tolist() == [_first_token(llama)]
 

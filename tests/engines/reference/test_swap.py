@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
+from engines.loop import VirtualClock
+from engines.reference.device import CpuDevice
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.config import SHAPES
+from engines.reference.staging import Staging
 from engines.reference.swap import HostPool
 from engines.scheduling.plan import StepPlan
+from tests.engines.reference.fake_device import FakeDevice
 
 
 def _moves(out: list[tuple[int, int]], back: list[tuple[int, int]]) -> StepPlan:
@@ -31,16 +36,41 @@ def _moves(out: list[tuple[int, int]], back: list[tuple[int, int]]) -> StepPlan:
     )
 
 
+@pytest.mark.parametrize("eager_side", [False, True], ids=["copies late", "copies early"])
+def test_a_block_is_reused_only_behind_its_copy(eager_side: bool) -> None:
+    """On a device that runs ahead of nothing, and beside steps that write wherever a plan lets them."""
+    device = FakeDevice(VirtualClock(), eager_side=eager_side)
+    pool = KVPool(SHAPES["tiny"], 6, 4, dtype=torch.float32, device=torch.device("cpu"))
+    pool.layers.copy_(torch.randn(pool.layers.shape))
+    before = pool.layers.clone()
+    host = HostPool(pool, 2, device)
+    staging = Staging(device, 2)
+
+    def step(out: list[tuple[int, int]], back: list[tuple[int, int]], written: list[int]) -> None:
+        with staging.step() as send:
+            host.carry_out(_moves(out, back), send)
+        device.main.run(lambda: pool.layers.index_fill_(1, torch.tensor(written, dtype=torch.int64), float("nan")))
+
+    step([(2, 1), (5, 0)], [], written=[2, 5])
+    step([], [(0, 2)], written=[4])  # the host block is free again
+    step([(1, 0)], [(1, 5)], written=[1])  # and taken by another
+    step([], [(0, 4)], written=[])
+    device.main.synchronize()
+    device.side.synchronize()
+    for block, was in ((2, 5), (5, 2), (4, 1), (3, 3), (6, 6)):
+        assert torch.equal(pool.layers[:, block], before[:, was])
+
+
 def test_blocks_come_back_bit_equal_elsewhere_and_touch_no_other() -> None:
     """transformers 06252198: the copy went to a temporary, so swap silently restored nothing."""
     pool = KVPool(SHAPES["tiny"], 6, 4, dtype=torch.bfloat16, device=torch.device("cpu"))
     pool.layers.copy_(torch.randn(pool.layers.shape))
     before = pool.layers.clone()
-    host = HostPool(pool, 3)
-    host.carry_out(_moves([(2, 1), (5, 0)], []), pool)
+    host = HostPool(pool, 3, CpuDevice(VirtualClock()))
+    host.carry_out(_moves([(2, 1), (5, 0)], []), torch.from_numpy)
     assert torch.equal(pool.layers, before)
     pool.layers[:, [2, 5]] = torch.nan  # somebody else writes there
-    host.carry_out(_moves([], [(0, 3), (1, 5)]), pool)
+    host.carry_out(_moves([], [(0, 3), (1, 5)]), torch.from_numpy)
     assert torch.equal(pool.layers[:, 3], before[:, 5])
     assert torch.equal(pool.layers[:, 5], before[:, 2])
     assert torch.equal(pool.layers[:, [0, 1, 4, 6]], before[:, [0, 1, 4, 6]])
@@ -50,9 +80,9 @@ def test_a_plan_may_hand_a_leaving_block_to_one_that_arrives() -> None:
     pool = KVPool(SHAPES["tiny"], 4, 4, dtype=torch.float32, device=torch.device("cpu"))
     pool.layers.copy_(torch.randn(pool.layers.shape))
     before = pool.layers.clone()
-    host = HostPool(pool, 2)
-    host.carry_out(_moves([(1, 0)], []), pool)
-    host.carry_out(_moves([(2, 1)], [(0, 2)]), pool)
+    host = HostPool(pool, 2, CpuDevice(VirtualClock()))
+    host.carry_out(_moves([(1, 0)], []), torch.from_numpy)
+    host.carry_out(_moves([(2, 1)], [(0, 2)]), torch.from_numpy)
     assert torch.equal(pool.layers[:, 2], before[:, 1])
-    host.carry_out(_moves([], [(1, 3)]), pool)
+    host.carry_out(_moves([], [(1, 3)]), torch.from_numpy)
     assert torch.equal(pool.layers[:, 3], before[:, 2])

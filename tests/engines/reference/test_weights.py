@@ -81,8 +81,8 @@ def _logits(folder: Path, prompt: list[int]) -> torch.Tensor:
 
 
 def _recording(logits: Any, seen: list[torch.Tensor]) -> Any:
-    def recording(llama: Any, hidden: torch.Tensor) -> torch.Tensor:
-        seen.append(logits(llama, hidden))
+    def recording(llama: Any, hidden: torch.Tensor, *more: Any) -> torch.Tensor:
+        seen.append(logits(llama, hidden, *more))
         return seen[-1]
 
     return recording

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from engines.base import EngineError
 from engines.reference.kernels import triton_attention
+from engines.reference.kernels.triton_attention import EagerStep
 from engines.reference.kernels.triton_decode import SPLIT
-from tests.engines.kernels.checks.paged import assert_close, case, reference
+from tests.engines.kernels.checks.paged import DEVICE, assert_close, case, reference
+
+
+def upload(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array).to(DEVICE)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +31,7 @@ from tests.engines.kernels.checks.paged import assert_close, case, reference
 def test_a_step_of_any_mix(lengths: list[int], counts: list[int]) -> None:
     c = case(lengths, counts, kv_heads=1, group=3, head_dim=16)
     columns = (column.cpu().numpy() for column in (c.tables, c.lengths.long(), c.starts.long()))
-    attend = triton_attention.prepare(*columns, c.kv)
+    attend = EagerStep(*columns, 16, upload)
     expected = reference(c)
     for _ in range(2):  # the second layer uses the first one's plan
         assert_close(attend(c.q, c.kv), expected)
@@ -35,7 +41,7 @@ def test_the_pool_is_only_read() -> None:
     c = case([9, 30], [1, 30], kv_heads=1, head_dim=16)
     before = c.kv.clone()
     columns = (column.cpu().numpy() for column in (c.tables, c.lengths.long(), c.starts.long()))
-    triton_attention.prepare(*columns, c.kv)(c.q, c.kv)
+    EagerStep(*columns, 16, upload)(c.q, c.kv)
     torch.testing.assert_close(c.kv, before, rtol=0, atol=0, equal_nan=True)
 
 

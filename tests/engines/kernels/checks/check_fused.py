@@ -66,8 +66,8 @@ def test_rope_and_write(layout: str, norm: bool, head_dim: int, group: int, dtyp
 
 def test_it_computes_what_the_model_computes() -> None:
     """The decoder's own steps: norm, rotate_, write_kv."""
+    from engines.reference.kernels.torch_kernels import rotate_
     from engines.reference.kv_pool import write_kv
-    from engines.reference.model.llama import rotate_
 
     heads, kv_heads, block_size, head_dim = 4, 2, 16, 64
     slots = torch.tensor([17, 18, 40], device=DEVICE)

@@ -1,0 +1,113 @@
+"""DecodeGraphs: steps in which every row is one token, replayed from CUDA graphs, one per bucket of rows.
+
+    rows of the step     1 2 3 ...  max_num_seqs          bucket: the least that holds them
+    bucket of 4          r r r p                          p: padding row
+
+A padding row has length 0, so it attends to nothing; its KV goes to the dummy block, its token to a seat that is
+nobody's. Everything a graph reads or writes stays where it was when the graph was captured: the columns of a step are
+copied into `inputs` and `tables` before each replay, behind the replay before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+
+from engines.reference import sampling
+from engines.reference.batch import Batch, fed, reached
+from engines.reference.device import Device
+from engines.reference.kernels import Attend, Kernels
+from engines.reference.kv_pool import KVPool
+from engines.reference.model.llama import Llama, Tokens
+from engines.reference.staging import Send
+
+IDS, POSITIONS, SLOTS, LENGTHS, SEATS, SAMPLING = range(6)  # rows of `inputs`; the last and those behind it
+
+
+def bucket_sizes(max_num_seqs: int) -> tuple[int, ...]:
+    """Ascending: 1, 2, 4, steps of 8 to 256, then of 32; always 1 and max_num_seqs."""
+    sizes = {1, 2, 4, *range(8, 256, 8), *range(256, max_num_seqs, 32)}
+    return (*sorted(size for size in sizes if size < max_num_seqs), max_num_seqs)
+
+
+class DecodeGraphs:
+    def __init__(
+        self,
+        llama: Llama,
+        pool: KVPool,
+        kernels: Kernels,
+        device: Device,
+        last_token: torch.Tensor,
+        *,
+        max_blocks: int,
+        sizes: Sequence[int],
+    ) -> None:
+        """Captures a graph per size. last_token: [seats + 1], the last of which is nobody's; max_blocks: of a row.
+
+        ValueError where these kernels need the host within a step.
+        """
+        self._llama, self._pool, self._kernels, self._device = llama, pool, kernels, device
+        self._last_token = last_token
+        self._sizes = sorted(sizes)
+        self._rows = self._sizes[-1]
+        pitch = -(-self._rows // 2) * 2  # every column is aligned to 16 bytes, as Triton likes it
+        on = pool.layers.device
+        self._inputs = torch.zeros(SAMPLING + sampling.COLUMNS, pitch, dtype=torch.int64, device=on)
+        self._inputs[SEATS] = len(last_token) - 1
+        self._tables = torch.zeros(self._rows, -(-max_blocks // 16) * 16, dtype=torch.int32, device=on)
+        self.tokens = torch.zeros(self._rows, dtype=torch.int64, device=on)
+        lengths = self._inputs[LENGTHS, : self._rows]
+        attention = kernels.static_decode(self._tables, lengths, pool, llama.config.heads)
+        if attention is None:
+            raise ValueError(f"{kernels.name}: these kernels cannot be captured")
+        self._attention: Callable[[int], Attend] = attention
+        # Large to small: the memory of the first serves all that follow.
+        self._graphs = {size: device.capture(partial(self._step, size)) for size in reversed(self._sizes)}
+
+    def takes(self, batch: Batch) -> bool:
+        return batch.all_single and 0 < len(batch.ids) <= self._rows
+
+    def launch(self, batch: Batch, send: Send) -> tuple[torch.Tensor, int]:
+        """Queue a step that `takes` allows: (tokens of all its rows on the device, padding rows that ran with them).
+
+        The tokens are there until the next launch runs.
+        """
+        rows = len(batch.ids)
+        size = next(size for size in self._sizes if size >= rows)
+        send(self._columns(batch), self._inputs)
+        tables = send(reached(batch.tables, batch.lengths, self._pool.block_size))
+        width = min(tables.shape[1], self._tables.shape[1])
+        main = self._device.main
+        main.run(lambda: self._tables[:rows, :width].copy_(tables[:, :width]))
+        main.run(self._graphs[size])
+        return self.tokens[:rows], size - rows
+
+    def _columns(self, batch: Batch) -> np.ndarray:
+        rows = len(batch.ids)
+        inputs = np.zeros(tuple(self._inputs.shape), dtype=np.int64)
+        inputs[SEATS] = len(self._last_token) - 1
+        inputs[IDS, :rows] = batch.ids
+        inputs[POSITIONS, :rows] = batch.positions
+        inputs[SLOTS, :rows] = batch.slots
+        inputs[LENGTHS, :rows] = batch.lengths
+        inputs[SEATS, batch.sampled] = batch.seats
+        inputs[SAMPLING:, batch.sampled] = batch.sampling
+        return inputs
+
+    @torch.inference_mode()
+    def _step(self, size: int) -> None:
+        """What is captured: one token of `size` rows, from embedding to sampled token."""
+        inputs = self._inputs[:, :size]
+        tokens = Tokens(
+            ids=fed(inputs[IDS], self._last_token),
+            positions=inputs[POSITIONS],
+            slots=inputs[SLOTS],
+            attend=self._attention(size),
+        )
+        hidden = self._llama.forward(tokens, self._pool, self._kernels)
+        out = self.tokens[:size]
+        self._kernels.sample(self._llama.logits(hidden, self._kernels), inputs[SAMPLING:], out)
+        self._last_token.index_copy_(0, inputs[SEATS], out)

@@ -1,0 +1,80 @@
+"""TritonKernels: a step on a GPU, by the paged, split-KV attention and the fused kernels of the modules beside this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from engines.reference.kernels import Attend, Upload, triton_fused, triton_sampling
+from engines.reference.kernels.triton_attention import EagerStep
+from engines.reference.kernels.triton_decode import SPLIT, DecodeSplits, decode_attention, plan_splits
+from engines.reference.kv_pool import KVPool
+from engines.reference.model.linear import Linear
+from engines.scheduling.plan import IntArray, Tables
+
+
+class TritonKernels:
+    name = "triton: paged kernels, split over KV"
+
+    def __init__(self, max_num_seqs: int) -> None:
+        """max_num_seqs: rows that are launched most of the time; more are right too."""
+        self._rows = max_num_seqs
+
+    def prepare(
+        self, tables: Tables, lengths: IntArray, starts: IntArray, kv: torch.Tensor, upload: Upload = torch.from_numpy
+    ) -> Attend:
+        return EagerStep(tables, lengths, starts, kv.shape[3], upload, self._rows)
+
+    def static_decode(
+        self, tables: torch.Tensor, lengths: torch.Tensor, pool: KVPool, heads: int
+    ) -> Callable[[int], Attend] | None:
+        rows, blocks = tables.shape
+        longest = -(-min(blocks, pool.blocks) * pool.block_size // SPLIT)
+        in_pool = rows + pool.blocks * pool.block_size // SPLIT  # enough as long as rows share no blocks
+        splits = DecodeSplits(
+            rows, max(min(rows * longest, in_pool), rows), heads, pool.layers.shape[-1], pool.layers.device
+        )
+
+        def step(n: int) -> Attend:
+            plan_splits(splits, lengths[:n])
+            return partial(_decode, tables=tables[:n], lengths=lengths[:n], splits=splits)
+
+        return step
+
+    def places(self, slots: torch.Tensor, pool: KVPool) -> torch.Tensor:
+        return slots
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return triton_fused.rms_norm(x, weight, eps)
+
+    def project_and_norm(
+        self, linear: Linear, y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, triton_fused.add_rms_norm(linear(y), x, weight, eps)
+
+    def rope_and_write(
+        self,
+        qkv: torch.Tensor,
+        kv: torch.Tensor,
+        places: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+        eps: float,
+    ) -> None:
+        triton_fused.rope_and_write(qkv, kv, places, cos, sin, q_norm, k_norm, eps)
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return triton_fused.silu_mul(gate_up)
+
+    def sample(self, logits: torch.Tensor, columns: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return triton_sampling.sample(logits, columns, out)
+
+
+def _decode(
+    q: torch.Tensor, kv: torch.Tensor, tables: torch.Tensor, lengths: torch.Tensor, splits: DecodeSplits
+) -> torch.Tensor:
+    return decode_attention(q, kv, tables, lengths, splits)

@@ -1,0 +1,140 @@
+"""FakeDevice: a CPU that behaves like a GPU at its slowest. Nothing queued runs before somebody has to wait for it.
+
+A copy takes what its source holds when it runs, not when it was queued; memory starts out as garbage; streams run
+independently of one another. So a buffer that is reused too early, or a missing wait between streams, gives wrong
+tokens here, where on a GPU it would do so once a week. With `eager_side` the side stream is the fast one instead: it
+runs what it is given at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from engines.loop import Clock
+from engines.reference.device import Work
+from engines.reference.kernels import Attend, reference
+from engines.reference.kernels.torch_kernels import TorchKernels
+from engines.reference.kv_pool import KVPool
+
+WORK_NS = 1_000  # what each queued piece of work takes, for the events
+
+
+class FakeDevice:
+    overlaps = True
+
+    def __init__(self, clock: Clock, *, eager_side: bool = False) -> None:
+        self.clock = clock
+        self.main = FakeStream(self)
+        self.side = FakeStream(self, eager=eager_side)
+        self.captured: list[Work] = []
+        self.capturing = False
+
+    def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(tuple(shape), dtype=dtype)
+
+    def capture(self, work: Work) -> Work:
+        self.main.synchronize()
+        work()  # the first run
+        self.capturing = True  # a copy from the host or an event in here would be an error on a GPU
+        try:
+            work()
+        finally:
+            self.capturing = False
+        self.captured.append(work)
+        return work
+
+
+class FakeStream:
+    def __init__(self, device: FakeDevice, *, eager: bool = False) -> None:
+        self.device = device
+        self.time_ns = 0
+        self._eager = eager
+        self._queue: deque[Work] = deque()
+
+    def run(self, work: Work) -> None:
+        assert not self.device.capturing, "a graph cannot hold work that is queued while it is captured"
+        self._queue.append(work)
+        if self._eager:
+            self.synchronize()
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        assert target.shape == source.shape
+        self.run(lambda: target.copy_(source))
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        garbage = float("nan") if dtype.is_floating_point else True if dtype == torch.bool else torch.iinfo(dtype).max
+        return torch.full(tuple(shape), garbage, dtype=dtype)
+
+    def uses(self, tensor: torch.Tensor) -> None: ...  # closures keep it
+
+    def event(self, *, timed: bool = False) -> FakeEvent:
+        return FakeEvent(self)
+
+    def wait(self, event: FakeEvent) -> None:
+        reach = event.reach_now()
+        if reach is not None:
+            self.run(reach)
+
+    def advance(self) -> None:
+        self.time_ns += WORK_NS
+        self._queue.popleft()()
+
+    def synchronize(self) -> None:
+        while self._queue:
+            self.advance()
+
+
+class FakeEvent:
+    def __init__(self, stream: FakeStream) -> None:
+        self._stream = stream
+        self._mark: list[int] | None = None  # of the last recording: empty until passed, then its time
+
+    def record(self) -> None:
+        mark: list[int] = []
+        self._mark = mark
+        self._stream.run(lambda: mark.append(self._stream.time_ns))
+
+    def reach_now(self) -> Work | None:
+        """Runs the event's stream up to the mark as it is now; None if it was never recorded."""
+        mark = self._mark
+        if mark is None:
+            return None
+
+        def reach() -> None:
+            while not mark:
+                self._stream.advance()
+
+        return reach
+
+    def wait(self) -> int:
+        if (reach := self.reach_now()) is not None:
+            reach()
+        return self._stream.device.clock.now_ns()
+
+    def ns_since(self, earlier: FakeEvent) -> int:
+        (end_ns,), (begin_ns,) = self._mark or [], earlier._mark or []  # one that has not passed has no time
+        return end_ns - begin_ns
+
+
+class OracleKernels(TorchKernels):
+    """The torch path with an attention that can be captured: it looks at the buffers when the step runs."""
+
+    name = "oracle"
+
+    def __init__(self) -> None:
+        super().__init__(reference.prepare)
+
+    def static_decode(
+        self, tables: torch.Tensor, lengths: torch.Tensor, pool: KVPool, heads: int
+    ) -> Callable[[int], Attend] | None:
+        def step(n: int) -> Attend:
+            def attend(q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+                return reference.paged_attention(q, kv, tables[:n].numpy(), lengths[:n].numpy(), np.arange(n + 1))
+
+            return attend
+
+        return step
