@@ -6,6 +6,7 @@ a request's token events never point at steps that are not there.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from statistics import median
 
 import numpy as np
@@ -49,14 +50,18 @@ class Recorder:
         if now_ns >= self._signals.due_ns:
             self._sample(now_ns)
 
-    def take_steps(self, steps: StepArray) -> None:
-        """Record these steps, in which nobody got a first token or ended, as so many take() would."""
+    def take_stretch(self, steps: StepArray, finished: Iterable[Request]) -> None:
+        """As so many take(): steps in which nobody got a first token, and in the last of which some ended."""
         while len(steps):
             until = int(np.searchsorted(steps["end_ns"], self._signals.due_ns)) + 1
             now, steps = steps[:until], steps[until:]
             self._keep(now, len(now))
             self._signals.add_steps(now)
-            if (end_ns := int(now["end_ns"][-1])) >= self._signals.due_ns:
+            end_ns = int(now["end_ns"][-1])
+            if not len(steps):
+                for request in finished:
+                    self._end(request, end_ns)
+            if end_ns >= self._signals.due_ns:
                 self._sample(end_ns)
 
     def _keep(self, steps: StepArray, count: int) -> None:

@@ -92,7 +92,8 @@ class KVManager:
     def beyond_promise(self, slots: IntArray, ends: IntArray) -> IntArray:
         """Blocks each slot needs from `available` to hold positions 0..end-1: int64[len(slots)]."""
         blocks: IntArray = (ends + (self.block_size - 1)) // self.block_size
-        return np.maximum(blocks - self._held[slots] - self._promised[slots], 0)
+        beyond: IntArray = np.maximum(blocks - self._held[slots] - self._promised[slots], 0)
+        return beyond
 
     def capacity(self, slots: IntArray) -> IntArray:
         """Positions that fit the blocks each slot holds or has been promised: int64[len(slots)]."""

@@ -25,7 +25,6 @@ from workloads.prompts import Prompts
 from workloads.source import Incoming, PlanSource, Source
 
 PROMPT_IDS = np.arange(1, 32_768, dtype=np.int32)
-WORTH_IT = 2  # steps in a stretch, below which planning them one by one is as quick
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,25 +116,20 @@ def _take_stretch(
 ) -> bool:
     """Take all decode-only steps up to the first in which something may happen; False: there is no such stretch."""
     quiet = quiet_steps(scheduler)
-    if quiet is None or quiet.steps < WORTH_IT:
+    if quiet is None:
         return False
     starts_ns, ends_ns = executor.decode_stretch(quiet, source.next_due_ns())
-    if len(ends_ns) < WORTH_IT:
-        return False
     growth = growth_of(scheduler, quiet, len(ends_ns))
-    steps = len(growth.free)
-    if steps < WORTH_IT:
+    if not (steps := len(growth.free)):
         return False
     starts_ns, ends_ns = starts_ns[:steps], ends_ns[:steps]
     stretch = advance(scheduler, quiet, growth, starts_ns, ends_ns)
-    ledger, outcome = stretch.ledger, stretch.outcome
-    ledger["now_ns"][0] = clock.now_ns()
-    ledger["now_ns"][1:] = ends_ns[:-1]
-    clock.wait_until(int(ends_ns[-1]))
-    executor.ran_until(clock.now_ns())
-    recorder.take_steps(ledger[:-1])
-    for request in outcome.finished:
-        source.completed(request.index, clock.now_ns())
-    outcome.ledger_row = ledger[-1]
-    recorder.take(outcome, clock.now_ns())
+    stretch.ledger["now_ns"][0] = clock.now_ns()
+    stretch.ledger["now_ns"][1:] = ends_ns[:-1]
+    end_ns = int(ends_ns[-1])
+    clock.wait_until(end_ns)
+    executor.ran_until(end_ns)
+    for request in stretch.finished:
+        source.completed(request.index, end_ns)
+    recorder.take_stretch(stretch.ledger, stretch.finished)
     return True

@@ -53,7 +53,7 @@ class Growth:
 @dataclass(frozen=True, slots=True)
 class Stretch:
     ledger: StepArray  # a row per step; `now_ns` is left to the caller
-    outcome: Outcome  # after its last step, without a ledger row
+    finished: list[Request]  # in its last step
 
 
 def quiet_steps(scheduler: Scheduler) -> Quiet | None:
@@ -149,12 +149,12 @@ def advance(scheduler: Scheduler, quiet: Quiet, growth: Growth, starts_ns: IntAr
     order = scheduler.seating.policies.order
     for _ in range(steps - 1):
         order.served(requests)
-    outcome = Outcome(delivered=requests)
+    outcome = Outcome()
     for request in requests:
         if request.output_tokens >= request.max_output_tokens:
             scheduler._end(request, "length", outcome)
     order.served(requests)
-    return Stretch(ledger, outcome)
+    return Stretch(ledger, outcome.finished)
 
 
 def _deliver(request: Request, first_step: int, steps: int, end_ns: int) -> None:
