@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any, overload
 
 import msgspec
@@ -43,6 +45,29 @@ class RequestTable(Rows):
         values[_STINTS_AT] = len(self._stints)
         self._table[self._count] = tuple([MISSING if value is None else value for value in values])
         self._count += 1
+
+    def extend(self, rows: Sequence[RequestRow]) -> None:
+        """As append() of each, but a column at a time, which is quicker."""
+        begin, end = self._count, self._count + len(rows)
+        if begin == end:
+            return
+        if end > len(self._table):
+            self._table.resize(max(end, begin + begin // 4), refcheck=False)
+        part = self._table[begin:end]
+        columns = dict(zip(FIELDS, zip(*map(msgspec.structs.astuple, rows), strict=True), strict=True))
+        stints = columns.pop("stints")
+        for name, values in columns.items():
+            if name in LABELS:
+                codes = {text: self._code(text) for text in dict.fromkeys(values)}
+                part[name] = [codes[text] for text in values] if len(codes) > 1 else codes[values[0]]
+            elif name in TIMES and None in values:
+                part[name] = [MISSING if value is None else value for value in values]
+            else:
+                part[name] = values
+        part["stints"] = len(self._stints) + 4 * np.cumsum(np.fromiter(map(len, stints), np.int64, len(rows)))
+        for stint in chain.from_iterable(stints):
+            self._stints.extend((stint.slot, stint.admitted, stint.sampled, stint.ended))
+        self._count = end
 
     def _code(self, text: str | None) -> int:
         code = self._codes.get(text)

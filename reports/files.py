@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 T = TypeVar("T")
-BLOCK_BYTES = 1 << 24
+BLOCK_BYTES = 1 << 21
 
 
 class FolderError(Exception):

@@ -198,8 +198,7 @@ def _read_rows(folder: Path, notes: list[str]) -> RequestTable:
     """requests.jsonl; of lines with the same index only the first, as no request ends twice."""
     rows = RequestTable()
     for block in read_blocks(folder / REQUESTS, RequestRow, notes):
-        for row in block:
-            rows.append(row)
+        rows.extend(block)
     index = rows.column("i")
     firsts = np.unique(index, return_index=True)[1]
     if firsts.shape[0] == len(rows):
@@ -237,6 +236,5 @@ def _with_events(rows: RequestTable, values: NDArray[np.uint32], steps: int | No
 
 def _table(rows: Iterable[RequestRow]) -> RequestTable:
     table = RequestTable()
-    for row in rows:
-        table.append(row)
+    table.extend(list(rows))
     return table

@@ -57,6 +57,15 @@ def test_the_table_gives_back_what_went_in(made: list[RequestRow]) -> None:
         assert left.tolist() == right.tolist()
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.lists(rows, max_size=8), st.integers(0, 8))
+def test_many_rows_at_once_are_as_one_after_the_other(made: list[RequestRow], first: int) -> None:
+    table = RequestTable()
+    table.extend(made[:first])
+    table.extend(made[first:])
+    assert list(table) == made
+
+
 def test_a_row_that_is_not_there() -> None:
     with pytest.raises(IndexError, match="row 0 of 0"):
         RequestTable()[0]
