@@ -6,7 +6,6 @@ The slot timelines of the terminal and of the report are both drawn from this on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -41,17 +40,16 @@ class Span(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True)
-class Stay:
+class Stay(NamedTuple):
     stint: Stint
     prompt_tokens: int
-    evicted: bool = False  # it ended with a preemption, not with the request
-    back: int | None = None  # the step in which the request sat down again
+    evicted: bool  # it ended with a preemption, not with the request
+    back: int  # the step in which the request sat down again; 0: it did not
 
 
 def seat_spans(record: RunRecord, run: RunFile) -> list[Span]:
     """Every seat's states but IDLE, which is what is left, in order of admission and slot."""
-    stays = sorted(_stays(record), key=lambda one: (one.stint.admitted, one.stint.slot))
+    stays = _stays(record)
     vacated = Seat.SWAPPED if run.engine.config.get("on_kv_pressure") == "swap" else Seat.PREEMPTED
     budget = int(run.engine.config.get("max_num_batched_tokens") or 0) if tail_of(run) is Seat.DEAD else 0
     spans: list[Span] = []
@@ -96,18 +94,22 @@ def seat_counts(spans: Sequence[Span], slots: int, edges: IntGrid) -> IntGrid:
         np.add.at(number, where, sign)
         np.add.at(offset, where, sign * at)
     reached = (edges * number.cumsum(axis=2)[:, :, :-1]) - offset.cumsum(axis=2)[:, :, :-1]
-    counts = np.diff(reached, axis=2).transpose(0, 2, 1).copy()
+    counts: IntGrid = np.diff(reached, axis=2).transpose(0, 2, 1).copy()
     counts[:, :, Seat.IDLE] = np.diff(edges) - counts.sum(axis=2)
     return counts
 
 
 def _stays(record: RunRecord) -> list[Stay]:
-    stays = []
-    for row in record.rows:
-        for at, stint in enumerate(row.stints):
-            back = row.stints[at + 1].admitted if at + 1 < len(row.stints) else None
-            stays.append(Stay(stint, row.prompt_tokens, at < row.preemptions, back))
-    return stays
+    """In order of admission and slot."""
+    row, stints = record.stints()
+    nth = np.arange(row.shape[0]) - np.searchsorted(row, row)  # of its request's stays, from 0
+    evicted = nth < record.column("preemptions")[row]
+    again = np.append(row[1:] == row[:-1], False) if row.shape[0] else row.astype(np.bool_)
+    back = np.where(again, np.append(stints[1:, 1], 0), 0) if row.shape[0] else row
+    prompts = record.column("prompt_tokens")[row]
+    order = np.lexsort((stints[:, 0], stints[:, 1]))
+    columns = (prompts[order].tolist(), evicted[order].tolist(), back[order].tolist())
+    return [Stay(Stint(*one), *rest) for one, *rest in zip(stints[order].tolist(), *columns, strict=True)]
 
 
 def _worked(stint: Stint, padded: int) -> list[Span]:

@@ -1,0 +1,111 @@
+"""A run over time, in bins: what a chart can show of it, however long it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engines.base import RunRecord
+from engines.scheduling.ledger import StepArray
+from reports.quantiles import FloatArray
+from reports.schema import RunFile
+from reports.seats import Seat, num_slots, seat_counts, seat_spans
+
+BINS = 160
+REQUESTS_PER_BIN = 12  # at least, on average, where a bin shows a percentile
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """Values over time; one per bin, at its middle."""
+
+    at_s: FloatArray
+    values: dict[str, list[float | None]]
+
+
+def signals_over_time(record: RunRecord) -> Course:
+    """device_busy, kv_usage (shares of 1), running, waiting: averages over step time in each bin, but device_busy over
+    the bin itself. From the samples where there is no ledger; there a signal nobody exposed is left out."""
+    if not len(record.steps):
+        return _sampled(record)
+    steps = record.steps
+    edges = np.linspace(float(steps["start_ns"][0]), float(steps["end_ns"].max()), BINS + 1)
+    used = steps["kv_used_blocks"] + steps["kv_reserved_blocks"] + steps["kv_pending_blocks"]
+    usage = used / np.maximum(used + steps["kv_cached_blocks"] + steps["kv_free_blocks"], 1)
+    lasted = (steps["end_ns"] - steps["start_ns"]).astype(np.float64)
+    worked = _per_bin(steps, lasted, edges)
+    values = {"device_busy": _per_bin(steps, steps["busy_ns"].astype(np.float64), edges) / np.diff(edges)}
+    for name, column in (("kv_usage", usage), ("running", steps["running"]), ("waiting", steps["waiting"])):
+        values[name] = _per_bin(steps, column * lasted, edges) / np.maximum(worked, 1e-9)
+    return Course(_middles(edges) / 1e9, {name: column.tolist() for name, column in values.items()})
+
+
+def _per_bin(steps: StepArray, amount: FloatArray, edges: FloatArray) -> FloatArray:
+    """What the steps' amounts come to in each bin; a step's amount is spread evenly from its start to its end."""
+    at = np.column_stack([steps["start_ns"], steps["end_ns"]]).reshape(-1).astype(np.float64)
+    total = np.cumsum(amount)
+    reached = np.column_stack([total - amount, total]).reshape(-1)
+    # Steps of a pipeline may overlap; their order of ends is kept.
+    return np.diff(np.interp(edges, np.maximum.accumulate(at), reached))
+
+
+def _middles(edges: FloatArray) -> FloatArray:
+    return np.asarray((edges[1:] + edges[:-1]) / 2)
+
+
+def _sampled(record: RunRecord) -> Course:
+    samples = record.signals
+    stride = max(1, -(-len(samples) // BINS))
+    groups = [samples[at : at + stride] for at in range(0, len(samples), stride)]
+    values: dict[str, list[float | None]] = {}
+    for name in ("device_busy", "kv_usage", "running", "waiting"):
+        column = [_mean([getattr(one, name) for one in group]) for group in groups]
+        if any(one is not None for one in column):
+            values[name] = column
+    return Course(np.array([group[0].t / 1e9 for group in groups]), values)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return sum(known) / len(known) if known else None
+
+
+def latency_over_time(at_ns: IntArray, values_ms: FloatArray) -> Course:
+    """p50 and p99 of the requests in each bin of time; None in a bin without one."""
+    known = ~np.isnan(values_ms)
+    at, values = at_ns[known], values_ms[known]
+    if not at.size:
+        return Course(np.empty(0), {"p50": [], "p99": []})
+    bins = int(np.clip(at.size // REQUESTS_PER_BIN, 1, BINS))
+    edges = np.linspace(float(at.min()), float(at.max()) + 1, bins + 1)
+    which = np.clip(np.searchsorted(edges, at, side="right") - 1, 0, bins - 1)
+    order = np.argsort(which, kind="stable")
+    groups = np.split(values[order], np.searchsorted(which[order], np.arange(1, bins)))
+    pairs = [np.percentile(group, (50, 99)).tolist() if group.size else (None, None) for group in groups]
+    return Course(_middles(edges) / 1e9, {"p50": [one[0] for one in pairs], "p99": [one[1] for one in pairs]})
+
+
+def seats_over_time(record: RunRecord, run: RunFile) -> tuple[FloatArray, dict[Seat, list[float]]]:
+    """(the step at the left of each bin, seats in each state on average). Empty where no seat was seen."""
+    slots, steps = num_slots(record), len(record.steps)
+    if not slots or not steps:
+        return np.empty(0), {}
+    edges = np.round(np.linspace(0, steps, min(steps, BINS) + 1)).astype(np.int64)
+    counts = seat_counts(seat_spans(record, run), slots, edges).sum(axis=0) / np.diff(edges)[:, None]
+    return edges[:-1].astype(np.float64), {seat: counts[:, seat].tolist() for seat in Seat if counts[:, seat].any()}
+
+
+def distribution_curve(values_ms: FloatArray, points: int = 160) -> tuple[list[float], list[float]]:
+    """(latency, share of requests up to it): the values themselves where they are few, else as many quantiles, denser
+    towards the tail."""
+    ordered = np.sort(values_ms[~np.isnan(values_ms)])
+    n = ordered.shape[0]
+    if n <= points:
+        return ordered.tolist(), ((np.arange(n) + 1) / n).tolist()
+    bulk, tail = np.linspace(0, 0.95, points // 2), 1 - np.geomspace(0.05, 1 / n, points // 2)
+    ranks = np.unique(np.concatenate([np.round(np.concatenate([bulk, tail]) * (n - 1)), [n - 1]]).astype(np.int64))
+    return ordered[ranks].tolist(), ((ranks + 1) / n).tolist()

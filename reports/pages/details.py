@@ -1,0 +1,108 @@
+"""What a report ends with: settings, machine, definitions. And tables that several pages share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reports.document import Block, Section, Table, Text, Tone
+from reports.metrics import LATENCIES, definitions
+from reports.render.words import MISSING, number
+from reports.schema import Distribution, RunFile, SlaResult, Summary
+
+TONES: dict[str, Tone] = {
+    "pass": "good", "ok": "good", "fail": "bad", "invalid": "bad", "inconclusive": "unsure",
+    "overloaded": "unsure", "client_limited": "unsure",
+}  # fmt: skip
+LAW = "law"  # a nested setting too long for a table of one line each
+
+
+def latency_name(name: str) -> str:
+    """TTFT from ttft_ms; TTFT, from schedule from ttft_sched_ms."""
+    word = name.removesuffix("_ms")
+    return word.removesuffix("_sched").upper() + (", from schedule" if word.endswith("_sched") else "")
+
+
+def latency_table(summary: Summary, open_loop: bool) -> Table:
+    rows = []
+    for name in LATENCIES:
+        if name.endswith("_sched_ms") and not open_loop:
+            continue
+        one: Distribution = getattr(summary.latency, name)
+        interval = "too few" if one.p99_ci is None else f"{number(one.p99_ci[0])} – {number(one.p99_ci[1])}"
+        numbers = map(number, (one.mean, one.p50, one.p90, one.p99))
+        rows.append((latency_name(name), *numbers, interval, number(one.max), f"{one.count:,}"))
+    columns = ("latency, ms", "mean", "P50", "P90", "P99", "P99, 95 % interval", "max", "count")
+    return Table(columns, rows)
+
+
+def sla_table(results: Sequence[SlaResult]) -> Table:
+    rows = [
+        (one.expr, one.verdict, number(one.value) if one.value is not None or one.n == 0 else "infinite", one.reason)
+        for one in results
+    ]
+    return Table(("SLA", "verdict", "measured", "why"), rows, texts=frozenset({1, 3}))
+
+
+def configuration(runs: Sequence[tuple[str, RunFile]]) -> Section:
+    """Settings side by side; of two runs, those that differ come first."""
+    settings = [_settings(run) for _, run in runs]
+    names = list(dict.fromkeys(name for one in settings for name in one))
+    rows = [(name, *(one.get(name, MISSING) for one in settings)) for name in names]
+    rows.sort(key=lambda row: len(set(row[1:])) == 1)
+    texts = frozenset(range(1, len(runs) + 1))
+    table = Table(("setting", *(label or "value" for label, _ in runs)), rows, texts=texts)
+    return Section("Configuration", [table], folded=True)
+
+
+def _settings(run: RunFile) -> dict[str, str]:
+    engine, workload, pacing = run.engine, run.workload, run.workload.pacing
+    named: dict[str, Any] = {
+        "engine": engine.kind, "mode": engine.mode, "model": engine.model, "device": engine.device,
+        "workload": workload.spec, "requests": workload.num_requests, "seed": workload.seed,
+        "workload hash": workload.sha256[:12], "rate, requests/s": pacing.rate_per_s, "arrival": pacing.arrival,
+        "concurrency": pacing.concurrency, "duration, s": pacing.duration_s,
+    }  # fmt: skip
+    for kind in ("prompt_tokens", "output_tokens"):
+        found = workload.realised.get(kind) or {}
+        if found:
+            word = kind.replace("_", " ")
+            named[word] = " · ".join(f"{name} {number(value)}" for name, value in found.items())
+    named |= {name.replace("_", "-"): value for name, value in engine.config.items() if name not in (LAW, "mode")}
+    return {name: _shown(value) for name, value in named.items() if value not in (None, "", [], {})}
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_shown(one)}" for key, one in value.items())
+    return str(value)
+
+
+def environment(runs: Sequence[tuple[str, RunFile]]) -> Section:
+    names = list(dict.fromkeys(name for _, run in runs for name in run.environment))
+    rows = [
+        (name.replace("_", " "), *(_shown(run.environment.get(name, MISSING)) for _, run in runs)) for name in names
+    ]
+    texts = frozenset(range(1, len(runs) + 1))
+    return Section("Environment", [Table(("", *(label or "" for label, _ in runs)), rows, texts=texts)], folded=True)
+
+
+def definition_section() -> Section:
+    rows = list(definitions().items())
+    return Section("Definitions", [Table(("number", "what it means"), rows, texts=frozenset({1}))], folded=True)
+
+
+def warnings_of(run: RunFile, label: str = "") -> list[Block]:
+    """What must be known before a number is believed."""
+    said = [run.engine.prediction] if run.engine.prediction else []
+    if run.validity is not None:
+        said += list(run.validity.reasons)
+    said += [f"note: {one}" for one in run.notes]
+    prefix = f"{label}: " if label else ""
+    return [Text(f"{prefix}{one[0].upper() if not prefix else one[0]}{one[1:]}", "unsure") for one in said]

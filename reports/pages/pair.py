@@ -1,0 +1,126 @@
+"""The report of two runs: what the second changed, and why."""
+
+from __future__ import annotations
+
+from reports.document import Block, Figure, Figures, Report, Section, Table, Text, Tone
+from reports.pages.details import configuration, definition_section, environment, latency_table, sla_table, warnings_of
+from reports.pages.run import (
+    Reported,
+    judged_latencies,
+    latency_charts,
+    over_time_charts,
+    slot_sections,
+    title_of,
+    waste_sections,
+)
+from reports.render.compare import ROWS
+from reports.render.words import MISSING, number
+from reports.schema import RunFile
+from workloads.statistics import max_over_mean
+
+
+def pair_report(first: Reported, second: Reported) -> Report:
+    """Side by side. Runs that did different work are shown too, and the first thing said is that they differ."""
+    runs = [first, second]
+    labelled = [(one.label, one.run) for one in runs]
+    same = first.run.workload.sha256 == second.run.workload.sha256
+    tables: list[Block] = []
+    for one in runs:
+        tables += [Text(one.label), latency_table(one.summary, one.open_loop)]
+    sections = [
+        Section("Result", result_blocks(first, second, same)),
+        Section("Slots", [block for section in slot_sections(runs) for block in section.blocks]),
+        Section("Latency", [*latency_charts(runs), *tables]),
+        Section("Over time", over_time_charts(runs)),
+        *waste_sections(runs),
+        configuration(labelled),
+        environment(labelled),
+        definition_section(),
+    ]
+    word, tone = verdict_of(same)
+    title = f"{second.label} against {first.label}"
+    subtitle = " · ".join(dict.fromkeys([title_of(first.run), title_of(second.run), first.run.workload.spec]))
+    return Report("cbbench · two runs", title, subtitle, word, tone, [one for one in sections if one.blocks])
+
+
+def verdict_of(same: bool) -> tuple[str, Tone]:
+    return ("same work", "plain") if same else ("different work", "bad")
+
+
+def labels_of(first: RunFile, second: RunFile, names: tuple[str, str]) -> tuple[str, str]:
+    """The modes where they differ, else the folders' names."""
+    modes = (first.engine.mode, second.engine.mode)
+    if modes[0] and modes[1] and modes[0] != modes[1]:
+        return modes[0], modes[1]
+    return names if names[0] != names[1] else (f"A: {names[0]}", f"B: {names[1]}")
+
+
+def result_blocks(first: Reported, second: Reported, same: bool) -> list[Block]:
+    blocks: list[Block] = []
+    if not same:
+        blocks.append(Text("These runs did different work (workload hashes differ): do not compare them.", "bad"))
+    for one in (first, second):
+        blocks += warnings_of(one.run, one.label)
+    blocks += [Text(lead(first, second), lead=True), ratio_figures(first, second)]
+    sentence = predicted_gain(first, second) if same else None
+    if sentence:
+        blocks.append(Text(sentence))
+    blocks.append(side_by_side(first, second))
+    for one in (first, second):
+        if one.run.sla:
+            blocks += [Text(f"SLA, {one.label}"), sla_table(one.run.sla)]
+    return blocks
+
+
+def lead(first: Reported, second: Reported) -> str:
+    """What changed, in one sentence."""
+    before, after = (one.summary.throughput.output_token_per_s for one in (first, second))
+    parts = []
+    if before and after:
+        parts.append(f"{after / before:.2f}x the output throughput of {first.label}")
+    for name, old in judged_latencies(first).items():
+        new = judged_latencies(second)[name]
+        if old.p99 and new.p99:
+            parts.append(f"{new.p99 / old.p99:.2f}x its P99 {name}")
+    return f"{second.label} has {', '.join(parts)}." if parts else f"{first.label} and {second.label} have no numbers."
+
+
+def ratio_figures(first: Reported, second: Reported) -> Figures:
+    def ratio(old: float | None, new: float | None) -> str:
+        return f"{new / old:.2f}x" if old and new else MISSING
+
+    speeds = [one.summary.throughput.output_token_per_s for one in (first, second)]
+    shown = [Figure("Output throughput", ratio(*speeds), "", f"{number(speeds[0])} → {number(speeds[1])} tok/s")]
+    for name, old in judged_latencies(first).items():
+        new = judged_latencies(second)[name]
+        detail = f"{number(old.p99)} → {number(new.p99)} ms"
+        shown.append(Figure(f"P99 {name}", ratio(old.p99, new.p99), "", detail))
+    return Figures(shown)
+
+
+def predicted_gain(first: Reported, second: Reported) -> str | None:
+    """What theory expects of continuous over static batching: E[longest of a batch] / mean output length."""
+    sides = {one.run.engine.mode: one for one in (first, second)}
+    if set(sides) != {"static", "continuous"}:
+        return None
+    seats = sides["static"].run.engine.config.get("max_num_seqs")
+    outputs = first.times.output_tokens[first.times.completed]
+    slow, fast = (sides[mode].summary.throughput.output_token_per_s for mode in ("static", "continuous"))
+    if not seats or not outputs.size or not slow or not fast:
+        return None
+    predicted = max_over_mean(outputs, int(seats))
+    return (
+        f"Continuous over static batching: {fast / slow:.2f}x measured, {predicted:.2f}x predicted. The prediction is "
+        f"E[longest output of {int(seats):,}] / mean output: a static batch lasts as long as its longest member. It "
+        "holds for a queue that never empties and steps that take equally long."
+    )
+
+
+def side_by_side(first: Reported, second: Reported) -> Table:
+    rows = []
+    for title, read in ROWS:
+        old, new = read(first.summary), read(second.summary)
+        if old or new:
+            ratio = f"{new / old:.2f}x" if old and new is not None else MISSING
+            rows.append((title.strip(), number(old), number(new), ratio))
+    return Table(("", first.label, second.label, f"{second.label} / {first.label}"), rows)

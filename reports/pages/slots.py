@@ -1,0 +1,129 @@
+"""The slot timeline as a chart: who sat where, and when a seat was empty."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from engines.base import RunRecord
+from reports.document import Axis, Chart, Line, Lines, Seats
+from reports.over_time import seats_over_time
+from reports.schema import RunFile
+from reports.seats import Seat, Span, num_slots, seat_spans
+
+NAMES = {
+    Seat.DECODE: ("decode", "decode"),
+    Seat.PREFILL: ("prefill", "prefill"),
+    Seat.PADDING: ("padding only", "padding"),
+    Seat.DEAD: ("dead row", "dead"),
+    Seat.HELD: ("held", "held"),
+    Seat.PREEMPTED: ("preempted, empty", "preempted"),
+    Seat.SWAPPED: ("swapped out, empty", "swapped"),
+    Seat.IDLE: ("idle", "idle"),
+}
+MOST_SLOTS = 48
+MOST_SPANS = 1000  # drawn; a longer run shows a window
+LEAST_STEPS = 40
+
+Labelled = tuple[str, RunRecord, RunFile]
+
+
+class Window(NamedTuple):
+    """Steps begin to end, both inside."""
+
+    begin: int
+    end: int
+
+
+def slot_charts(runs: Sequence[Labelled]) -> list[Chart]:
+    """Each run's slots over steps and then over seconds, one run above the other on the same axis; [] without seats."""
+    seen = [(label, record, run, seat_spans(record, run)) for label, record, run in runs if len(record.steps)]
+    seen = [one for one in seen if one[3]]
+    if not seen:
+        return []
+    end = max(len(record.steps) for _, record, _, _ in seen)
+    middle = len(seen) == 1 and seen[0][2].workload.pacing.rate_per_s is not None
+    window = _window(seen[0][3] if len(seen) == 1 else [span for one in seen for span in one[3]], end, middle)
+    shown = "the whole run" if window == (1, end) else f"steps {window.begin:,} to {window.end:,} of {end:,}"
+    charts = []
+    for unit in ("step", "second"):
+        domain = _domain(seen, window, unit)
+        for at, (label, record, _, spans) in enumerate(seen):
+            last = at == len(seen) - 1
+            charts.append(_chart(label, record, spans, window, domain, unit, shown, quiet=not last))
+    return charts
+
+
+def _window(spans: Sequence[Span], end: int, middle: bool) -> Window:
+    """As many steps as can be drawn: from the first, or in the middle where the load comes at a rate."""
+    drawn = [one for one in spans if one.slot < MOST_SLOTS]
+    share = min(1.0, MOST_SPANS / max(1, len(drawn)))
+    length = min(end, max(LEAST_STEPS, int(end * share)))
+    begin = (end - length) // 2 + 1 if middle else 1
+    return Window(begin, begin + length - 1)
+
+
+def _chart(
+    label: str,
+    record: RunRecord,
+    spans: Sequence[Span],
+    window: Window,
+    domain: tuple[float, float],
+    unit: str,
+    shown: str,
+    *,
+    quiet: bool,
+) -> Chart:
+    slots = num_slots(record)
+    drawn = min(slots, MOST_SLOTS)
+    rows = []
+    for slot, seat, begin, end in spans:
+        begin, end = max(begin, window.begin), min(end, window.end)
+        if slot < drawn and begin <= end:
+            rows.append((slot, NAMES[seat][0], *_place(record, begin, end, unit)))
+    states = {name: colour for seat, (name, colour) in NAMES.items() if any(row[1] == name for row in rows)}
+    states |= dict([NAMES[Seat.IDLE]])
+    few = f"; {drawn} of {slots} slots" if drawn < slots else ""
+    title = "Slots over steps" if unit == "step" else "Slots over time"
+    return Chart(
+        f"slots-by-{unit}-{label}" if label else f"slots-by-{unit}",
+        f"{title}, {label}" if label else title,
+        Seats(Axis("step" if unit == "step" else "s", domain=domain, quiet=quiet), drawn, rows, states),
+        caption=f"{shown[0].upper()}{shown[1:]}{few}.",
+        wide=True,
+    )
+
+
+def _place(record: RunRecord, begin: int, end: int, unit: str) -> tuple[float, float]:
+    if unit == "step":
+        return float(begin - 1), float(end)
+    steps = record.steps
+    # A span lasts to the start of the next step, so that the host's work between two steps tears no gap.
+    until = steps["start_ns"][end] if end < len(steps) else steps["end_ns"][end - 1]
+    return round(float(steps["start_ns"][begin - 1]) / 1e9, 6), round(float(until) / 1e9, 6)
+
+
+def _domain(
+    seen: Sequence[tuple[str, RunRecord, RunFile, list[Span]]], window: Window, unit: str
+) -> tuple[float, float]:
+    """The axis that all of them share."""
+    places = []
+    for _, record, _, _ in seen:
+        last = len(record.steps)
+        if window.begin <= last:
+            places.append(_place(record, window.begin, min(window.end, last), unit))
+    return min(one[0] for one in places), max(one[1] for one in places)
+
+
+def seats_chart(label: str, record: RunRecord, run: RunFile) -> Chart | None:
+    """All seats of a whole run by what happened in them."""
+    at, seats = seats_over_time(record, run)
+    if not seats:
+        return None
+    lines = [Line(name, at.tolist(), seats[seat], colour) for seat, (name, colour) in NAMES.items() if seat in seats]
+    return Chart(
+        f"seats-{label}" if label else "seats",
+        f"Seats, {label}" if label else "Seats",
+        Lines(Axis("step"), Axis("seats", domain=(0, num_slots(record))), lines, stacked=True),
+        caption="All seats of the whole run by what happened in them.",
+    )

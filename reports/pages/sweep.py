@@ -1,0 +1,132 @@
+"""The report of a sweep: what to set, the curves it rests on, and every point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reports.curves import CurvePoint, knee, label_of, merge, short_label
+from reports.document import Block, Figure, Figures, Report, Section, Table, Text, Tone
+from reports.pages.details import configuration, definition_section, environment
+from reports.pages.sweep_charts import curve_charts, gain_charts
+from reports.render.words import MISSING, number, share
+from reports.schema import Point, RunFile, SweepFile
+
+POINT_COLUMNS = (
+    "tok/s", "requests/s", "P50 TTFT", "P99 TTFT", "P50 TPOT", "P99 TPOT", "P99 E2EL", "busy", "KV peak", "preempted",
+    "SLA", "limit",
+)  # fmt: skip
+
+
+def sweep_report(sweep: SweepFile, run: RunFile | None) -> Report:
+    """`run`: one of its points, for settings and machine; None if there is none left."""
+    curve = merge(sweep.points)
+    word, tone = verdict_of(sweep)
+    gains = gain_charts(sweep, curve)
+    sections = [
+        Section("Recommendation", recommendation_blocks(sweep, curve)),
+        Section("Curves", list(curve_charts(sweep, curve))),
+        Section("Static and continuous", list(gains)),
+        Section("Points", point_blocks(sweep, curve)),
+    ]
+    if run is not None:
+        sections += [configuration([("", run)]), environment([("", run)])]
+    sections.append(definition_section())
+    where = " on ".join(one for one in (run.engine.model, run.engine.device) if one) if run else ""
+    title = f"{' and '.join(sweep.params)} of {where}" if where else f"sweep of {' and '.join(sweep.params)}"
+    subtitle = run.workload.spec if run else ""
+    return Report("cbbench · sweep", title, subtitle, word, tone, [one for one in sections if one.blocks])
+
+
+def verdict_of(sweep: SweepFile) -> tuple[str, Tone]:
+    advice = sweep.recommendation
+    if advice is None or advice.values is None:
+        return "no recommendation", "bad"
+    chosen = label_of(sweep.params, advice.values)
+    if sweep.sla and not advice.proven:
+        return f"{chosen}: unproven", "unsure"
+    return chosen, "good"
+
+
+def recommendation_blocks(sweep: SweepFile, curve: Sequence[CurvePoint]) -> list[Block]:
+    said = list(
+        dict.fromkeys(f"{one.prediction[0].upper()}{one.prediction[1:]}" for one in sweep.points if one.prediction)
+    )
+    blocks: list[Block] = [Text(one, "unsure") for one in said]
+    advice = sweep.recommendation
+    if advice is None:
+        return [*blocks, Text("No point has been measured yet.")]
+    blocks.append(Text(advice.reason, lead=True))
+    chosen = next((one.point for one in curve if one.values == advice.values), None)
+    if chosen is not None:
+        blocks.append(_figures(sweep, chosen))
+    if sweep.sla:
+        blocks.append(Text(f"SLA: {', '.join(sweep.sla)}."))
+    if sweep.ended:
+        blocks.append(Text(f"{sweep.ended[0].upper()}{sweep.ended[1:].rstrip('.')}."))
+    if sweep.skipped:
+        blocks.append(Text(f"Not measured: {'; '.join(short_label(one) for one in sweep.skipped)}."))
+    return blocks
+
+
+def _figures(sweep: SweepFile, point: Point) -> Figures:
+    shown = [Figure("Recommended", short_label(point.values), "", ", ".join(sweep.params))]
+    shown.append(Figure("Output throughput", number(point.output_token_per_s), "tok/s"))
+    for name, p99, p50 in (
+        ("TTFT", point.p99_ttft_ms, point.p50_ttft_ms), ("TPOT", point.p99_tpot_ms, point.p50_tpot_ms),
+        ("E2EL", point.p99_e2el_ms, None),
+    ):  # fmt: skip
+        detail = f"median {number(p50)} ms" if p50 is not None else ""
+        shown.append(Figure(f"P99 {name}", number(p99), "ms", detail))
+    if point.goodput_per_s is not None:
+        shown.append(Figure("Goodput", number(point.goodput_per_s), "requests/s", f"{share(point.attainment)} within"))
+    return Figures(shown)
+
+
+def point_blocks(sweep: SweepFile, curve: Sequence[CurvePoint]) -> list[Block]:
+    advice = sweep.recommendation
+    marked = next((at for at, one in enumerate(curve) if advice and one.values == advice.values), None)
+    rows = [(one.label, *_cells(one)) for one in curve]
+    last = len(POINT_COLUMNS)
+    table = Table(
+        (", ".join(sweep.params), *POINT_COLUMNS),
+        rows,
+        marked,
+        frozenset({last - 1, last}),
+        caption=_caption(sweep, curve),
+    )
+    reasons = [(one.label, one.point.error or one.point.why or "") for one in curve]
+    blocks: list[Block] = [table]
+    if any(why for _, why in reasons):
+        blocks.append(Table((", ".join(sweep.params), "what limits this point"), reasons, marked, frozenset({1})))
+    return blocks
+
+
+def _caption(sweep: SweepFile, curve: Sequence[CurvePoint]) -> str:
+    repeats = f" Medians of {sweep.repeats} runs each." if sweep.repeats > 1 else ""
+    bend = knee(curve) if len(sweep.params) == 1 else None
+    at = f" Knee (most throughput per P99 TPOT): {bend.label}." if bend else ""
+    return f"Latencies in ms.{repeats}{at}"
+
+
+def _cells(one: CurvePoint) -> tuple[str, ...]:
+    point, signals = one.point, one.point.signals
+    if not one.runs:
+        return (*[MISSING] * (len(POINT_COLUMNS) - 2), "failed", MISSING)
+    numbers = (
+        point.output_token_per_s, point.request_per_s, point.p50_ttft_ms, point.p99_ttft_ms, point.p50_tpot_ms,
+        point.p99_tpot_ms, point.p99_e2el_ms,
+    )  # fmt: skip
+    return (
+        *map(number, numbers), share(signals.device_busy), share(signals.kv_usage_peak), number(signals.preemptions),
+        sla_word(point), (point.limit or MISSING).replace("_", " "),
+    )  # fmt: skip
+
+
+def sla_word(point: Point) -> str:
+    """pass, fail or inconclusive; and what is wrong with the run itself."""
+    words = []
+    if point.validity is not None and point.validity.verdict != "ok":
+        words.append(point.validity.verdict.replace("_", " "))
+    verdicts = {one.verdict for one in point.sla}
+    words += [word for word in ("fail", "inconclusive", "pass") if word in verdicts][:1]
+    return ", ".join(words) or MISSING
