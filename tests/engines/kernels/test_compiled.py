@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("TRITON_INTERPRET=1: nothing is compiled", allow_module_level=True)
 
 from engines.reference.kernels import triton_decode, triton_fused, triton_prefill, triton_sampling
+from engines.reference.kernels.triton_kernels import TritonKernels
+from engines.reference.kv_pool import KVPool
 from engines.reference.model.config import SHAPES
 from tests.engines.kernels.aot import SHARED_LIMIT, Compiled, compiled, recorded
 
@@ -49,6 +52,15 @@ def decode(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, rows: i
     triton_decode.decode_attention(q, kv, int32(rows, rows), int32(rows), splits)
 
 
+def captured(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype) -> None:
+    """As a graph launches it: on columns of one matrix of int64."""
+    config = replace(SHAPES["tiny"], layers=1, heads=kv_heads * group, kv_heads=kv_heads, head_dim=head_dim)
+    pool = KVPool(config, 40, 16, dtype=dtype, device=CPU)
+    inputs = torch.zeros(11, ROWS, dtype=torch.int64)
+    step = TritonKernels(ROWS).static_decode(int32(ROWS, 16), inputs[3], pool, config.heads)
+    step(ROWS)(torch.zeros(ROWS, config.heads + 2 * kv_heads, head_dim, dtype=dtype)[:, : config.heads], pool.layers[0])
+
+
 def prefill(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, rows: int = ROWS) -> None:
     q = torch.zeros(64, kv_heads * group, head_dim, dtype=dtype)
     kv = torch.zeros(2, 2, kv_heads, 16, head_dim, dtype=dtype)
@@ -58,14 +70,14 @@ def prefill(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, rows: 
 def rope(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, norm: bool = False) -> None:
     qkv = torch.zeros(ROWS, kv_heads * (group + 2), head_dim, dtype=dtype)
     kv = torch.zeros(2, 2, kv_heads, 16, head_dim, dtype=dtype)
-    angles = torch.zeros(ROWS, 1, head_dim // 2)
-    weight = torch.zeros(head_dim, dtype=dtype) if norm else None
+    angles = torch.zeros(ROWS, 1, head_dim // 2, dtype=dtype)
+    weight = torch.zeros(head_dim) if norm else None  # norms stay float32 in every model
     slots = torch.zeros(ROWS, dtype=torch.int64)
     triton_fused.rope_and_write(qkv, kv, slots, angles, angles, weight, weight, 1e-6)
 
 
 def norm(d: int, dtype: torch.dtype, residual: bool) -> None:
-    x, weight = torch.zeros(ROWS, d, dtype=dtype), torch.zeros(d, dtype=dtype)
+    x, weight = torch.zeros(ROWS, d, dtype=dtype), torch.zeros(d)
     if residual:
         triton_fused.add_rms_norm(x, x.clone(), weight, 1e-6)
     else:
@@ -98,6 +110,8 @@ def attention_variants() -> Iterator[tuple[str, bool, bool, Variant]]:
     for name, shape in {**models, **groups, **alone}.items():
         fast = name in ("smollm2-135m", "llama-3.1-8b", "one row")
         yield f"decode, {name}", fast, shape[3] != FP32, (triton_decode, "_attend", partial(decode, *shape))
+        if name not in alone:
+            yield f"captured, {name}", fast, shape[3] != FP32, (triton_decode, "_attend", partial(captured, *shape[:4]))
         yield f"prefill, {name}", fast, shape[3] != FP32, (triton_prefill, "_attend_chunks", partial(prefill, *shape))
 
 
@@ -117,8 +131,8 @@ def other_variants() -> Iterator[tuple[str, bool, bool, Variant]]:
             yield f"rope, {label}", fast, False, (triton_fused, "_rope_and_write", rotate)
             yield f"sample, {label}", fast, True, (triton_sampling, "_sample", partial(sample, c.vocab, dtype))
             yield f"merge, {label}", fast, True, (triton_decode, "_merge", partial(decode, *shape, dtype))
-    for rows in (1, 16, 24):
-        yield f"plan, {rows} rows", True, False, (triton_decode, "_plan", partial(decode, 2, 4, 64, BF16, rows))
+    yield "plan", True, False, (triton_decode, "_plan", partial(decode, 2, 4, 64, BF16))
+    yield "plan, captured", True, False, (triton_decode, "_plan", partial(captured, 2, 4, 64, BF16))
 
 
 def parameters(variants: Iterator[tuple[str, bool, bool, Variant]]) -> list[Any]:
