@@ -100,13 +100,6 @@ def test_text_that_looks_like_a_stream_is_text() -> None:
     assert (row.status, row.events) == ("completed", 4)
 
 
-def test_an_event_larger_than_any_buffer() -> None:
-    """B4 43, vllm #39963: an echoed prompt of a megabyte."""
-    ran = load(lambda call: call.send(response(text("x" * 2**20), text("b", "stop"), DONE)))
-    assert ran.failures == [None]
-    assert ran.row.events == 2
-
-
 def test_a_body_without_chunks_or_length_ends_with_the_connection() -> None:
     async def script(call: Call) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"

@@ -11,6 +11,7 @@ import pytest
 from tests.wire.driving import Watching, load
 from tests.wire.fake import DONE, END, GOOD, HEAD, Call, FakeServer, chunk, response, text, usage
 from workloads.arrivals import unit_arrivals
+from workloads.pacing import Pacing
 from workloads.plan import UGAP
 
 SLOW_S = 0.05
@@ -61,6 +62,12 @@ def test_an_open_loop_keeps_its_rate() -> None:
     assert (sent >= scheduled).all(), "never early"
     assert ran.report.achieved_over_asked_rate == pytest.approx(1, abs=0.05)
     assert np.array_equal(np.sort(scheduled), np.rint(unit_arrivals("poisson", 300, seed=1) * (1e9 / UGAP / 300)))
+
+
+def test_rates_below_one_a_second_are_rates() -> None:
+    """B6 64, vllm #47651 #47657: one request every four seconds, not none."""
+    pacing = Pacing(np.arange(3) * UGAP, rate_per_s=0.25)
+    assert [due.scheduled_ns for due in pacing.due(10**11)] == [0, 4 * 10**9, 8 * 10**9]
 
 
 def test_waiting_behind_a_cap_is_in_the_scheduled_latency_only() -> None:

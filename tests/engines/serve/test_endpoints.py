@@ -183,6 +183,19 @@ def test_other_errors_have_the_same_shape(server: Running) -> None:
     assert server.complete("still there", max_tokens=5)["text"] == "still"
 
 
+def test_a_body_may_be_large_and_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the 1 MiB that aiohttp would take, and beyond 4 MiB: the answer is about the prompt, not about bytes."""
+    with echoing() as (server, _):
+        status, answer = server.post(COMPLETIONS, {"prompt": "a" * (5 << 20)})
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    monkeypatch.setattr("engines.serve.app.BODY_BYTES", 1 << 20)
+    with echoing() as (server, _):
+        status, answer = server.post(COMPLETIONS, {"prompt": "a" * (1 << 20)})
+        assert status == 413
+        assert "Too Large" in answer["error"]["message"]
+        assert server.complete("abc", max_tokens=3)["text"] == "abc"
+
+
 def test_values_that_change_nothing_are_taken(server: Running) -> None:
     harmless: dict[str, Any] = {
         "n": 1,
