@@ -21,6 +21,7 @@ class Stored:
     run: RunFile  # with summary and verdicts
     record: RunRecord | None  # None: another tool's file, which has no single requests
     notes: tuple[str, ...] = ()  # what the files could not show
+    failures_known: bool = True  # else nothing says how many requests failed
 
 
 @dataclass(frozen=True)

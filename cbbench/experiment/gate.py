@@ -17,7 +17,7 @@ from reports.budgets import DEFAULTS, Budget, parse_budgets
 from reports.checks import Check, GateResult, gate_result, sla_checks
 from reports.files import disk
 from reports.gate import parse_all
-from reports.interop import read_result
+from reports.interop import read_any
 from reports.mlperf import CONFIDENCE, WINDOW_S, expand, is_preset
 from reports.regression import exact_checks, regression_checks
 from reports.render.gate import gate_view
@@ -25,7 +25,7 @@ from reports.render.github import benchmark_json, workflow_commands
 from reports.render.junit import junit
 from reports.render.markdown import markdown
 from reports.scenarios import Pair, pair_up, scenarios, setting_differences
-from reports.stored import Judgement, Stored, find_runs, read_stored
+from reports.stored import Judgement, Stored
 
 MACHINE = ("cpu", "cores", "platform")
 
@@ -51,13 +51,13 @@ class Outputs:
 def gate(question: Question, outputs: Outputs) -> int:
     """The exit code."""
     judgement = judgement_of(question)
-    runs = [read_any(path, judgement) for path in find_runs(question.runs)]
+    runs = read_any(question.runs, judgement)
     checks = [check for one in runs for check in sla_checks(one.run, one.name)]
     notes = [note for one in runs for note in one.notes]
     if any(map(is_preset, question.sla)):
         notes += [note for one in runs for note in mlperf_notes(one)]
     if question.baseline:
-        baselines = [read_any(path, Judgement()) for path in find_runs(question.baseline)]
+        baselines = read_any(question.baseline)
         comparison = compare(runs, baselines, question)
         checks += comparison.checks
         notes += comparison.notes
@@ -124,10 +124,6 @@ def pair_notes(pair: Pair) -> list[str]:
     if found := setting_differences(before.engine.config, after.engine.config):
         notes.append(f"{pair.candidate.name} had other settings than its baseline: {'; '.join(found)}")
     return notes
-
-
-def read_any(path: Path, judgement: Judgement) -> Stored:
-    return read_result(path, judgement) if path.is_file() else read_stored(path, judgement)
 
 
 def judgement_of(question: Question) -> Judgement:

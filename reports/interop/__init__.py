@@ -1,0 +1,68 @@
+"""Result files of other tools beside runs of ours: one way to read either, and one to write vLLM's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from reports.files import FolderError
+from reports.interop import aiperf, guidellm, vllm
+from reports.interop.documents import Document, read_documents
+from reports.interop.results import Result, stored
+from reports.interop.vllm_json import write_vllm_json
+from reports.stored import Judgement, Stored, find_runs, read_stored
+
+__all__ = ["read_any", "read_results", "write_vllm_json"]
+
+AS_IT_IS = Judgement()
+AIPERF_RECORDS, AIPERF_SUMMARY = "profile_export.jsonl", "profile_export_aiperf.json"
+
+
+def read_any(paths: Iterable[Path], judgement: Judgement = AS_IT_IS) -> list[Stored]:
+    """Everything the paths stand for: runs of ours, folders of such runs, and files of other tools. It is what gate,
+    compare and report read by; nothing is written.
+
+    A Stored has `run` (with a summary and verdicts), `record` (None where a file holds no single requests) and `notes`
+    on what the files cannot show. FolderError for what cannot be read, ValueError for a bad SLA expression.
+    """
+    found: list[Stored] = []
+    for path in paths:
+        if path.is_file() or _of_aiperf(path) is not None:
+            found += read_results(path, judgement)
+        else:
+            found += [read_stored(folder, judgement) for folder in find_runs([path])]
+    return found
+
+
+def read_results(path: Path, judgement: Judgement = AS_IT_IS) -> list[Stored]:
+    """The results in one file of vLLM, SGLang, guidellm or aiperf, or in a folder of aiperf's artifacts: several
+    where guidellm measured several loads, else one."""
+    path = _of_aiperf(path) or path
+    documents = read_documents(path)
+    try:
+        results = _results(path, documents)
+    except FolderError as error:
+        raise FolderError(f"{path}: {error}") from None
+    return [stored(path, one, judgement) for one in results]
+
+
+def _results(path: Path, documents: list[Document]) -> list[Result]:
+    last = documents[-1]
+    if "metadata" in last and "metrics" in last:
+        summary = path.with_name(AIPERF_SUMMARY)
+        beside = path.name == AIPERF_RECORDS and summary.is_file()
+        return [aiperf.from_records(documents, read_documents(summary)[-1] if beside else None)]
+    if isinstance(last.get("request_latency"), dict):
+        records = path.with_name(AIPERF_RECORDS)
+        beside = path.name == AIPERF_SUMMARY and records.is_file()
+        return [aiperf.from_records(read_documents(records), last) if beside else aiperf.from_summary(last)]
+    if isinstance(last.get("benchmarks"), list):
+        return guidellm.from_report(last)
+    if "duration" in last and ("ttfts" in last or "request_throughput" in last):
+        return [vllm.from_result(last, earlier=len(documents) - 1)]
+    raise FolderError("no result of vLLM, SGLang, guidellm or aiperf: it has none of their keys")
+
+
+def _of_aiperf(folder: Path) -> Path | None:
+    """The better of the two files in a folder of aiperf's artifacts: the one with single requests."""
+    return next((folder / name for name in (AIPERF_RECORDS, AIPERF_SUMMARY) if (folder / name).is_file()), None)

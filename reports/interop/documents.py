@@ -1,0 +1,40 @@
+"""The documents of a result file: JSON, JSON lines (the tools append), or YAML."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reports.files import FolderError
+
+Document = dict[str, Any]
+
+
+def read_documents(path: Path) -> list[Document]:
+    """At least one, else FolderError. By Python's own reader: SGLang writes Infinity, which is no JSON."""
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+        found = _yaml(text) if path.suffix in (".yaml", ".yml") else _json(text)
+    except (OSError, UnicodeDecodeError, ValueError, msgspec.DecodeError) as error:
+        raise FolderError(f"{path}: no result of vLLM, SGLang, guidellm or aiperf: {error}") from None
+    except ImportError:
+        raise FolderError(f"{path}: YAML takes PyYAML (pip install pyyaml); or let guidellm write JSON") from None
+    if not found or not all(isinstance(one, dict) for one in found):
+        raise FolderError(f"{path}: no result of vLLM, SGLang, guidellm or aiperf: not an object")
+    return found
+
+
+def _json(text: str) -> list[Any]:
+    try:
+        return [json.loads(text)]
+    except json.JSONDecodeError:
+        if "\n" not in text:
+            raise
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def _yaml(text: str) -> list[Any]:
+    return [msgspec.yaml.decode(text)]

@@ -1,0 +1,99 @@
+"""SLAs on a summary alone: percentiles that somebody else computed, and no request to count.
+
+Such a value beyond its bound fails as it would anywhere. Within it, nothing is proved: no violation can be counted and
+nobody knows what the requests are worth as independent ones, so it is inconclusive. A rate or a maximum is one number
+of this run, as in judge.py, and passes or fails by it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from reports.gate import Sla, parse_all
+from reports.judge import accepts, total_needed
+from reports.metrics import definitions
+from reports.schema import Criteria, Distribution, RunFile, SlaResult, Summary, Validity, Verdict
+
+NO_REQUESTS = "the file holds no single requests, so no violation can be counted: within the bound, but not proved"
+UNSEEN = "this cannot be told from the file"
+
+
+def judged_by_summary(header: RunFile, summary: Summary, *, failures_known: bool) -> RunFile:
+    """ValueError for a bad SLA expression."""
+    judge = _Judge(summary, header.criteria, failures_known)
+    return msgspec.structs.replace(
+        header,
+        definitions=definitions(),
+        summary=summary,
+        sla=tuple(judge.result(one) for one in parse_all(header.criteria.sla)),
+        validity=_validity(summary, header.criteria.max_failure_rate),
+    )
+
+
+def _validity(summary: Summary, allowed: float) -> Validity:
+    counts = summary.requests
+    if not counts.completed:
+        return Validity("invalid", ("no request completed",))
+    share = counts.failed / counts.planned
+    if share > allowed:
+        return Validity(
+            "invalid", (f"{counts.failed} of {counts.planned} requests failed: {share:.1%} is above {allowed:.1%}",)
+        )
+    return Validity("ok")
+
+
+class _Judge:
+    def __init__(self, summary: Summary, criteria: Criteria, failures_known: bool) -> None:
+        self.summary, self.criteria, self.failures_known = summary, criteria, failures_known
+
+    def result(self, sla: Sla) -> SlaResult:
+        if sla.latency is not None:
+            return self._latency(sla, sla.latency)
+        if sla.metric == "failure_rate":
+            return self._failure_rate(sla)
+        value = getattr(self.summary.throughput, sla.metric, None)  # attainment and goodput need the requests
+        if value is None:
+            return self._build(sla, sla.metric, None, "inconclusive", UNSEEN)
+        within = value <= sla.bound if sla.upper else value >= sla.bound
+        return self._build(
+            sla, sla.metric, value, "pass" if within else "fail", "judged by the value in the file alone"
+        )
+
+    def _latency(self, sla: Sla, latency: str) -> SlaResult:
+        metric = f"{sla.stat}_{latency}"
+        one: Distribution = getattr(self.summary.latency, latency)
+        value: float | None = getattr(one, sla.stat or "", None)
+        if value is None:
+            return self._build(sla, metric, None, "inconclusive", UNSEEN)
+        counts = self.summary.requests
+        lost = 1 - counts.completed / counts.planned
+        if value > sla.bound:
+            return self._build(sla, metric, value, "fail", "the value in the file is beyond it")
+        if sla.quantile is not None and lost > 1 - sla.quantile:
+            said = f"{lost:.1%} of the requests did not complete, so over all of them it is beyond any bound"
+            return self._build(sla, metric, None, "fail", said)
+        return self._build(sla, metric, value, "inconclusive", NO_REQUESTS)
+
+    def _failure_rate(self, sla: Sla) -> SlaResult:
+        counts, confidence = self.summary.requests, self.criteria.confidence
+        if not self.failures_known:
+            return self._build(sla, sla.metric, None, "inconclusive", "the file does not say how many failed")
+        share = counts.failed / counts.planned
+        said = f"{counts.failed or 'none'} of {counts.planned} requests failed"
+        if share > sla.bound:
+            return self._build(sla, sla.metric, share, "fail", said)
+        if counts.failed:
+            return self._build(sla, sla.metric, share, "inconclusive", f"{said}; whether in bursts is not said")
+        if sla.bound == 0 or accepts(counts.planned, 0, 1 - sla.bound, confidence):
+            return self._build(sla, sla.metric, share, "pass", said)
+        needed = math.ceil(total_needed(0, 1 - sla.bound, confidence))
+        said += f"; {confidence:.0%} confidence takes at least {needed} requests"
+        return self._build(sla, sla.metric, share, "inconclusive", said, needed)
+
+    def _build(
+        self, sla: Sla, metric: str, value: float | None, verdict: Verdict, reason: str, needed: int | None = None
+    ) -> SlaResult:
+        n = self.summary.requests.planned
+        return SlaResult(sla.expr, metric, value, sla.bound, self.criteria.confidence, n, None, verdict, reason, needed)

@@ -1,0 +1,133 @@
+"""What every tool's result becomes: requests, or a summary where a file has nothing else; then a Stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from engines.base import RequestRow, RunRecord, Status
+from reports.interop.judging import UNSEEN, judged_by_summary
+from reports.schema import Criteria, Distribution, EngineInfo, PacingInfo, RunFile, Summary, WorkloadInfo
+from reports.stored import Judgement, Stored
+from reports.summary import completed_run
+
+NO_STEPS = "no engine steps and no signals of the server"
+FROM_SENDING = "latencies are from sending, so a wait before it is not seen, nor is overload"
+NO_HASH = "which requests were sent is not said, so a comparison takes --allow-different"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One request as another tool saw it; times in ns of its clock, None where it never came."""
+
+    scheduled_ns: int
+    sent_ns: int
+    first_ns: int | None
+    last_ns: int | None
+    end_ns: int
+    prompt_tokens: int
+    output_tokens: int
+    status: Status = "completed"
+    error: str | None = None
+    gaps_us: Sequence[int] = ()  # between token events, where the file has them
+    first_answer_ns: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One measurement. Exactly one of `requests` and `summary` is there."""
+
+    tool: str
+    label: str = ""  # tells it from others in the same file
+    model: str | None
+    workload: str
+    sha256: str = ""
+    pacing: PacingInfo
+    requests: Sequence[Asked] | None = None
+    summary: Summary | None = None
+    failures_known: bool = True
+    interrupted: bool = False
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+
+def stored(path: Path, result: Result, judgement: Judgement) -> Stored:
+    """Judged like a run of ours, as far as it goes."""
+    pacing = result.pacing
+    if result.requests is None:  # then its latencies are from sending, and a rate would ask for the others
+        pacing = msgspec.structs.replace(pacing, rate_per_s=None)
+    sla = judgement.sla or ()
+    criteria = Criteria(sla, judgement.confidence or Criteria().confidence)
+    count = len(result.requests) if result.requests is not None else _planned(result.summary)
+    header = RunFile(
+        engine=EngineInfo(kind="openai", model=result.model, config={"tool": result.tool}),
+        workload=WorkloadInfo(spec=result.workload, seed=0, sha256=result.sha256, num_requests=count, pacing=pacing),
+        event_unit="us",
+        criteria=criteria,
+        interrupted=result.interrupted,
+    )
+    name = f"{path} · {result.label}" if result.label else str(path)
+    notes = [*result.notes, NO_STEPS]
+    notes += [FROM_SENDING] if result.requests is None else []
+    notes += [NO_HASH] if not result.sha256 else []
+    said = tuple(f"{name}: {result.tool}'s: {note}" for note in notes)
+    if result.requests is None:
+        assert result.summary is not None  # one of both is there
+        run = judged_by_summary(header, result.summary, failures_known=result.failures_known)
+        return Stored(name, run, None, said, result.failures_known)
+    record = record_of(result.requests, interrupted=result.interrupted)
+    run = completed_run(record, header)
+    if not len(record.event_values):
+        run = _without_events(run)
+    return Stored(name, run, record, said)
+
+
+def record_of(requests: Sequence[Asked], *, interrupted: bool = False) -> RunRecord:
+    """Rows in the order given, times counted from the first schedule."""
+    origin = min((one.scheduled_ns for one in requests), default=0)
+    rows: list[RequestRow] = []
+    events: list[int] = []
+    for i, one in enumerate(requests):
+        rows.append(_row(i, one, origin, len(events)))
+        if one.gaps_us:
+            events += [0, *one.gaps_us]
+    return RunRecord(
+        planned=len(rows), rows=rows, event_values=np.array(events, np.uint32), event_unit="us", interrupted=interrupted
+    )
+
+
+def _row(i: int, one: Asked, origin: int, events_at: int) -> RequestRow:
+    def since(at: int | None) -> int | None:
+        return None if at is None else at - origin
+
+    finish = {"completed": "length", "failed": "error", "cancelled": "aborted"}[one.status]
+    sent = one.sent_ns - origin
+    return RequestRow(
+        i=i, scheduled=one.scheduled_ns - origin, submitted=sent, sent=sent, first_byte=since(one.first_ns),
+        first=since(one.first_ns), last=since(one.last_ns), end=one.end_ns - origin, prompt_tokens=one.prompt_tokens,
+        output_tokens=one.output_tokens, status=one.status, finish_reason=finish, error=one.error,
+        token_source="counted", tenant="default", priority=0, preemptions=0, events_at=events_at,
+        events=len(one.gaps_us) + 1 if one.gaps_us else 0, first_answer=since(one.first_answer_ns),
+    )  # fmt: skip
+
+
+def _without_events(run: RunFile) -> RunFile:
+    """Nothing is known of single tokens, so there is no rate of their coming either: missing, not zero."""
+    assert run.summary is not None  # it was just completed
+    latency = msgspec.structs.replace(run.summary.latency, itl_ms=Distribution(count=0))
+    throughput = msgspec.structs.replace(run.summary.throughput, steady=None)
+    summary = msgspec.structs.replace(run.summary, latency=latency, throughput=throughput)
+    slas = (
+        msgspec.structs.replace(one, value=None, verdict="inconclusive", reason=UNSEEN, needed=None)
+        if one.metric.endswith("itl_ms")
+        else one
+        for one in run.sla
+    )
+    return msgspec.structs.replace(run, summary=summary, sla=tuple(slas))
+
+
+def _planned(summary: Summary | None) -> int:
+    return summary.requests.planned if summary is not None else 0
