@@ -80,6 +80,7 @@ class ClientReport(msgspec.Struct, frozen=True):
     short_answer_share: float | None  # completed with fewer output tokens than planned
     workers: int
     scrape: ScrapeReport | None = None  # None: not asked for
+    core_wait_s: float | None = None  # ready to run, but other work on the machine had the cores; beside cpu_s
 
 
 class Stint(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -16,6 +16,7 @@ CPU_SHARE = 0.9  # of a core: beyond it events queue in front of the client
 RATE_TOLERANCE = 0.02  # achieved over asked
 COALESCED_SHARE = 0.05  # of token events without a time of their own; some servers batch on purpose, so only with lag
 NOTED_MISMATCH_SHARE = 0.01
+NOTED_CORE_WAIT_S = 0.1
 NOTED_DISAGREEMENT_SHARE = 0.01  # between the server's counters and what the client received
 NOTED_PREFIX_HITS = 0.05  # where no two requests share anything
 
@@ -55,6 +56,11 @@ def client_notes(client: ClientReport) -> tuple[str, ...]:
         )
     if client.short_answer_share:
         notes.append(f"{client.short_answer_share:.1%} of the answers were shorter than asked: the server stops early")
+    if client.core_wait_s is not None and client.core_wait_s > max(client.cpu_s, NOTED_CORE_WAIT_S):
+        notes.append(
+            f"the client had a core for {client.cpu_s:.2f} s and waited {client.core_wait_s:.2f} s for one: "
+            "other work on this machine, the server's perhaps, is in the latencies"
+        )
     if client.resends:
         notes.append(f"{client.resends} requests were sent again on a new connection")
     return (*notes, *scrape_notes(client.scrape)) if client.scrape else tuple(notes)

@@ -8,6 +8,7 @@ from typing import Literal
 from engines.base import EngineError
 from engines.remote.answer import Interpret
 from engines.remote.config import RemoteConfig, Target
+from engines.remote.core_wait import core_wait_ns
 from engines.remote.reactor import OnReady, Reactor
 from engines.remote.traffic import Load, Traffic
 
@@ -58,11 +59,15 @@ class LoadClient:
 
         start_ns: time zero of the schedule.
         """
-        cpu_ns = time.process_time_ns()
+        cpu_ns, waited_ns = time.process_time_ns(), core_wait_ns()
         self._traffic.start(start_ns)
         ending = self._loop(start_ns)
         self._traffic.wind_up()
         self._tally.cpu_ns += time.process_time_ns() - cpu_ns
+        if waited_ns is None or (waited_until_now_ns := core_wait_ns()) is None:
+            self._tally.core_wait_ns = None
+        else:
+            self._tally.core_wait_ns = waited_until_now_ns - waited_ns
         self._tally.wall_ns += time.monotonic_ns() - start_ns
         self._tally.connections += self._traffic.pool.opened_ever
         return ending

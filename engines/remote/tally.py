@@ -48,6 +48,7 @@ class Tally(msgspec.Struct):
         default_factory=Histogram
     )  # from when a request could be sent to when it was
     cpu_ns: int = 0
+    core_wait_ns: int | None = 0  # ready to run, but without a core; None: the kernel does not say
     wall_ns: int = 0
     reads: int = 0
     kernel_stamped: int = 0  # reads
@@ -76,6 +77,8 @@ class Tally(msgspec.Struct):
             getattr(self, name).merge(getattr(other, name))
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        unknown = self.core_wait_ns is None or other.core_wait_ns is None
+        self.core_wait_ns = None if unknown else (self.core_wait_ns or 0) + (other.core_wait_ns or 0)
         self.wall_ns = max(self.wall_ns, other.wall_ns)
         self.scheduled_ns = _span(self.scheduled_ns, other.scheduled_ns)
         self.sent_ns = _span(self.sent_ns, other.sent_ns)
@@ -92,6 +95,7 @@ class Tally(msgspec.Struct):
             coalesced_event_share=_share(self.coalesced, self.token_events),
             token_events=self.token_events,
             cpu_s=self.cpu_ns / 1e9,
+            core_wait_s=None if self.core_wait_ns is None else self.core_wait_ns / 1e9,
             resends=self.resends,
             connections=self.connections,
             prompt_mismatch_share=_share(self.prompts_mismatched, self.prompts_counted),

@@ -54,6 +54,14 @@ def test_a_client_that_keeps_up_is_no_limit() -> None:
     assert client_notes(GOOD) == ()
 
 
+def test_a_client_that_was_kept_off_the_cores_is_noted() -> None:
+    assert client_notes(msgspec.structs.replace(GOOD, core_wait_s=0.9)) == ()
+    (note,) = client_notes(msgspec.structs.replace(GOOD, core_wait_s=1.5))
+    assert "waited 1.50 s for one" in note
+    tiny = msgspec.structs.replace(GOOD, cpu_s=0.001, core_wait_s=0.05)
+    assert client_notes(tiny) == ()
+
+
 def test_what_is_the_servers_doing_is_not_held_against_the_client() -> None:
     capped_rate = msgspec.structs.replace(GOOD, achieved_over_asked_rate=0.5)
     assert client_limits(capped_rate, _times(), capped=True) == ()

@@ -1,7 +1,7 @@
 """What other load generators got wrong, and the test that holds it right here: a row per defect reported to them.
 
 The numbers are those of our survey of their issues: first tokens 1-11, gaps 12-22, counts 23-33, the wire 34-45,
-failures 46-56, the load 58-70, the life of a run 76-88. tests/wire/test_rows.py checks that every test named here exists.
+failures 46-56, the load 58-70, the life of a run 76-88. test_rows.py checks that every test named here exists.
 """
 
 ROWS = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from engines.remote import stamps, tgi
 from engines.remote.answer import Answer
 from engines.remote.bodies import WORDS, BodyWindow, PromptMaker
 from engines.remote.config import RemoteConfig
+from engines.remote.core_wait import core_wait_ns
 from engines.remote.openai import Asked, chat_body, completion_body, interpret
 from engines.remote.reactor import EVENT_READ, Reactor
 from engines.remote.share import Share
@@ -127,6 +129,37 @@ def test_tallies_add_up() -> None:
     merged = msgspec.msgpack.decode(msgspec.msgpack.encode(halves[0]), type=Tally)
     merged.merge(halves[1])
     assert merged == whole
+
+
+def test_a_wait_that_one_process_could_not_measure_is_not_known_of_all() -> None:
+    known, unknown = Tally(core_wait_ns=5), Tally(core_wait_ns=None)
+    known.merge(Tally(core_wait_ns=6))
+    assert known.core_wait_ns == 11
+    known.merge(unknown)
+    assert known.core_wait_ns is None
+    assert known.report(open_loop=False, workers=2).core_wait_s is None
+
+
+@pytest.mark.skipif(core_wait_ns() is None, reason="the kernel does not say how long a thread waited for a core")
+def test_a_thread_that_shares_its_core_has_waited_for_it() -> None:
+    cores = os.sched_getaffinity(0)
+    spin = f"import os; os.sched_setaffinity(0, [{min(cores)}]); print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE) as other:
+        try:
+            os.sched_setaffinity(0, {min(cores)})
+            assert other.stdout is not None
+            other.stdout.readline()
+            before_ns = core_wait_ns()
+            end_s = time.monotonic() + 0.2
+            while time.monotonic() < end_s:
+                pass
+            after_ns = core_wait_ns()
+        finally:
+            os.sched_setaffinity(0, cores)
+            other.kill()
+    assert before_ns is not None
+    assert after_ns is not None
+    assert after_ns - before_ns > 20_000_000, "the two took turns"
 
 
 def test_what_was_not_measured_is_none() -> None:
