@@ -43,6 +43,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     attention: Literal["auto", "torch", "triton"] = "auto"
+    cuda_graphs: bool | None = None  # None: where they can be
+    gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] | None = None  # None: 0.9, and no more than is needed
     gpu_telemetry: bool | None = None  # None: where our own engine runs on a GPU
 
     law: str | None = None  # simulated: a run's folder with law.json, or that file
@@ -147,7 +149,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 FIELDS = RunConfig.__struct_fields__
 # Settings of an engine of ours: a server at --url has its own, so giving them beside it is a mistake.
 ENGINE_SETTINGS = (
-    "weights", "device", "dtype", "attention", "mode", "static", "static_patience", "max_num_seqs",
+    "weights", "device", "dtype", "attention", "cuda_graphs", "gpu_memory_utilization", "mode", "static",
+    "static_patience", "max_num_seqs",
     "max_num_batched_tokens", "kv_blocks", "block_size", "chunked_prefill", "prefill", "max_prompt_chunk",
     "prompt_buckets", "order", "ageing", "skip_ahead", "preempt_for_priority", "quota", "admission", "watermark",
     "on_kv_pressure", "victim", "swap_blocks", "prefix_caching", "timeline",

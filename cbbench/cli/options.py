@@ -59,8 +59,13 @@ RUN_OPTIONS = (
     option("dtype", str, ENGINE, "Precision of weights and KV cache: bf16, fp16 or fp32. Default: auto, bf16 where the "
            "hardware is fast at it, else fp32.", metavar="TYPE"),
 
-    option("attention", str, ENGINE, "Attention kernels: torch, or triton on a GPU. Default: auto, triton where it can "
+    option("attention", str, ENGINE, "Kernels of a step: torch, or triton on a GPU. Default: auto, triton where it can "
            "run.", metavar="KIND"),
+    on_off("cuda_graphs", ENGINE, "Replay steps that only decode from CUDA graphs, one per number of rows. Default: on "
+           "a GPU with triton."),
+    option("gpu_memory_utilization", float, ENGINE, "On a GPU: the share of the memory left beside the weights and the "
+           "largest step that the KV cache takes; --kv-blocks wins. Default: 0.9, and no more than all seats need.",
+           metavar="SHARE"),
 
     option("url", str, SERVER, "Load this server over HTTP, as in http://127.0.0.1:8000. Default: none. The key, if "
            "it wants one, is taken from OPENAI_API_KEY.", metavar="URL"),

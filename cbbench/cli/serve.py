@@ -62,8 +62,15 @@ def _build(config: RunConfig, name: str) -> Server:
     from engines.serve.reference import reference_server
 
     reference = Reference(config)
-    scheduler = reference.scheduler(config, config.kv_blocks or reference.kv_blocks_in_memory(config))
-    return reference_server(reference.model, scheduler, name=name, random_weights=config.weights == "random")
+    scheduler = reference.scheduler(config, reference.kv_blocks(config, most=None))
+    return reference_server(
+        reference.model,
+        scheduler,
+        name=name,
+        random_weights=config.weights == "random",
+        attention=config.attention,
+        cuda_graphs=config.cuda_graphs,
+    )
 
 
 def _run(server: Server, bound: socket, drain_s: float, title: str) -> int:

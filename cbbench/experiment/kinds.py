@@ -6,6 +6,7 @@ Each knows the longest request it takes, and makes an engine for a configuration
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -58,20 +59,36 @@ class Reference:
         return scheduler_of(config, kv_blocks, self.context_tokens(config), self.model.device)
 
     def kv_blocks_in_memory(self, config: RunConfig) -> int:
-        from engines.reference.engine import default_kv_blocks
+        from engines.reference.engine import GPU_SHARE, default_kv_blocks
 
         return default_kv_blocks(
             self.model,
             block_size=config.block_size,
             max_num_seqs=config.max_num_seqs,
             max_model_len=self.context_tokens(config),
+            max_num_batched_tokens=budget_tokens(config, self.model.device),
+            attention=config.attention,
+            gpu_memory_utilization=config.gpu_memory_utilization or GPU_SHARE,
         )
+
+    def kv_blocks(self, config: RunConfig, most: int | None) -> int:
+        """Usable blocks of the pool. most: what the plan's requests can ever need, if that is known."""
+        if config.gpu_memory_utilization is not None and self.model.device == "cpu":
+            raise UsageError("--gpu-memory-utilization: the model runs on a CPU; --kv-blocks N sets its KV cache")
+        if config.kv_blocks:
+            return config.kv_blocks
+        blocks = self.kv_blocks_in_memory(config)
+        if most is not None and config.gpu_memory_utilization is None:
+            blocks = min(blocks, most)
+        if self.model.device != "cpu":
+            print(f"{blocks:,} KV blocks of {config.block_size} tokens", file=sys.stderr)
+        return blocks
 
     def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
         from engines.reference.engine import ReferenceEngine
 
         most = blocks_for_every_seat(plan, config, self.context_tokens(config))
-        scheduler = self.scheduler(config, config.kv_blocks or min(most, self.kv_blocks_in_memory(config)))
+        scheduler = self.scheduler(config, self.kv_blocks(config, most))
         refuse_what_never_fits(config, plan, scheduler)
         engine = ReferenceEngine(
             self.model,
@@ -80,6 +97,7 @@ class Reference:
             ignore_eos=config.ignore_eos,
             sampling=Sampling(config.temperature, config.top_k, config.top_p, seed=config.prompt_seed),
             attention=config.attention,
+            cuda_graphs=config.cuda_graphs,
         )
         return engine, _info("reference", config, scheduler, self.model.name, self.model.device, engine.describe())
 
@@ -181,9 +199,14 @@ def kind_of(config: RunConfig) -> Kind:
 
 
 def scheduler_of(config: RunConfig, kv_blocks: int, max_model_len: int, device: str) -> SchedulerConfig:
+    return config.scheduler(
+        kv_blocks=kv_blocks, max_model_len=max_model_len, max_num_batched_tokens=budget_tokens(config, device)
+    )
+
+
+def budget_tokens(config: RunConfig, device: str) -> int:
     # A default must not contradict a flag: every seat gets a token per step.
-    budget = config.max_num_batched_tokens or max(BUDGET_TOKENS[device], config.max_num_seqs)
-    return config.scheduler(kv_blocks=kv_blocks, max_model_len=max_model_len, max_num_batched_tokens=budget)
+    return config.max_num_batched_tokens or max(BUDGET_TOKENS[device], config.max_num_seqs)
 
 
 def worker_count(text: str) -> int | Literal["auto"]:

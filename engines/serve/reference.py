@@ -14,8 +14,16 @@ from engines.serve.load_text import load_text
 from engines.serve.server import Server
 
 
-def reference_server(model: LoadedModel, config: SchedulerConfig, *, name: str, random_weights: bool) -> Server:
-    engine = ReferenceEngine(model, config)
+def reference_server(
+    model: LoadedModel,
+    config: SchedulerConfig,
+    *,
+    name: str,
+    random_weights: bool,
+    attention: str = "auto",
+    cuda_graphs: bool | None = None,
+) -> Server:
+    engine = ReferenceEngine(model, config, attention=attention, cuda_graphs=cuda_graphs)
     served = Served(name, model.llama.config.vocab, config.max_model_len, config.kv_blocks * config.block_size)
     text = load_text(None if random_weights else _path(model.name))
     return Server(engine.runtime(), engine.clock, text, served, kv_blocks=config.kv_blocks)
