@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from engines.base import EngineError, Observer, RunRecord
 from engines.loop import Runtime, WallClock, run_loop
+from engines.reference.dry_step import dry_step
 from engines.reference.executor import TorchExecutor
+from engines.reference.graphs import choose_sizes
 from engines.reference.kernels.choose import choose_kernels
 from engines.reference.kv_pool import KVPool, default_blocks, free_bytes
+from engines.reference.memory import GPU_SHARE, measure_gpu
 from engines.reference.model.weights import LoadedModel
 from engines.scheduling.config import SchedulerConfig
-from engines.scheduling.plan import StepPlan
 from engines.scheduling.request import GREEDY, Request, Sampling
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
@@ -24,12 +25,37 @@ from workloads.source import Incoming, PlanSource
 
 WARM_UP_STEPS = 2
 
-__all__ = ["LoadedModel", "ReferenceEngine", "default_kv_blocks"]
+__all__ = ["GPU_SHARE", "LoadedModel", "ReferenceEngine", "default_kv_blocks"]
 
 
-def default_kv_blocks(model: LoadedModel, *, block_size: int, max_num_seqs: int, max_model_len: int) -> int:
-    """Usable KV blocks where nobody chose: every seat at full length, within a quarter of the free memory."""
+def default_kv_blocks(
+    model: LoadedModel,
+    *,
+    block_size: int,
+    max_num_seqs: int,
+    max_model_len: int,
+    max_num_batched_tokens: int = 512,
+    attention: str = "auto",
+    gpu_memory_utilization: float = GPU_SHARE,
+) -> int:
+    """Usable KV blocks that memory allows, where nobody chose. EngineError where it allows none.
+
+    On a GPU: that share of what is free beside the weights and the largest step, which is run to see. On a CPU: every
+    seat at full length, within a quarter of the free memory.
+    """
     llama = model.llama
+    if llama.device.type == "cuda":
+        budget = measure_gpu(
+            llama,
+            choose_kernels(attention, llama.config, llama.device, max_num_seqs),
+            block_size=block_size,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=max_model_len,
+        )
+        return budget.blocks(
+            gpu_memory_utilization, llama.config.kv_elements_per_token * block_size * llama.dtype.itemsize
+        )
     return default_blocks(
         llama.config,
         block_size,
@@ -54,8 +80,10 @@ class ReferenceEngine:
         ignore_eos: bool = True,
         sampling: Sampling = GREEDY,
         attention: str = "auto",
+        cuda_graphs: bool | None = None,
     ) -> None:
-        """`sampling.seed` is mixed with the request's index. EngineError where the KV pool does not fit in memory."""
+        """`sampling.seed` is mixed with the request's index; cuda_graphs: None is where they can be. EngineError where
+        the KV pool does not fit in memory, or the kernels or graphs asked for cannot be had here."""
         if config.max_model_len > model.context_tokens:
             raise EngineError(
                 f"--max-model-len {config.max_model_len}: {model.name} has a context of {model.context_tokens} tokens"
@@ -74,6 +102,7 @@ class ReferenceEngine:
             )
         self._pool = KVPool(llama.config, config.kv_blocks, config.block_size, dtype=llama.dtype, device=llama.device)
         self._kernels = choose_kernels(attention, llama.config, llama.device, config.max_num_seqs)
+        graph_sizes, self._graphs = choose_sizes(cuda_graphs, self._kernels, llama.device, config.max_num_seqs)
         self._executor = TorchExecutor(
             llama,
             self._pool,
@@ -81,8 +110,15 @@ class ReferenceEngine:
             clock=self.clock,
             kernels=self._kernels,
             swap_blocks=config.swap_blocks,
+            graph_sizes=graph_sizes,
+            max_blocks=-(-config.max_model_len // config.block_size),
         )
         self.warm_up()
+
+    @property
+    def _depth(self) -> int:
+        """Steps in flight while the next is planned: on a CPU the planning would take the step's own cores."""
+        return 1 if self._model.device == "cuda" else 0
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
         prompts = Prompts(plan, self._model.checkpoint.prompt_ids, self._prompt_seed)
@@ -103,14 +139,15 @@ class ReferenceEngine:
         scheduler = self._config.build(frozenset(self._model.checkpoint.eos_ids))
         self.clock.restart()
         self._executor.restart()
-        return Runtime(scheduler, self._executor, self.clock, depth=1 if self._model.device == "cuda" else 0)
+        return Runtime(scheduler, self._executor, self.clock, depth=self._depth)
 
     def warm_up(self) -> None:
-        """A few throwaway steps, so that what happens once (oneDNN's kernels, first touch of memory) is in no TTFT."""
+        """A few throwaway steps, so that what happens once (compiled kernels, first touch of memory) is in no TTFT."""
         prompt = min(self._config.max_num_batched_tokens, self._config.max_model_len)
-        for counts in ([prompt], [1] * self._config.max_num_seqs, [1]):
+        mixed = [[1, prompt - 1]] if self._depth and prompt > 2 and self._config.max_num_seqs > 1 else []
+        for counts in ([prompt], *mixed, [1] * self._config.max_num_seqs, [1]):
             for _ in range(WARM_UP_STEPS):
-                self._executor.submit(_throwaway_step(counts))
+                self._executor.submit(dry_step(counts))
                 self._executor.collect()
 
     def describe(self) -> dict[str, Any]:
@@ -124,6 +161,8 @@ class ReferenceEngine:
             "dtype": str(llama.dtype).removeprefix("torch."),
             "dtype_reason": self._model.dtype_reason,
             "attention": self._kernels.name,
+            "cuda_graphs": self._graphs,
+            "overlap_steps": self._depth,
             "linear": "oneDNN, packed weights" if llama.head.packed else "torch",
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
@@ -145,23 +184,3 @@ class ReferenceEngine:
             ignore_eos=self._ignore_eos,
             sampling=replace(self._sampling, seed=(self._sampling.seed << 32) + incoming.index),
         )
-
-
-def _throwaway_step(counts: list[int]) -> StepPlan:
-    """A step of one row per count whose tables are all zero, so that it writes to the dummy block alone."""
-    rows = np.arange(len(counts))
-    nothing = np.empty(0, dtype=np.int64)
-    return StepPlan(
-        step=0,
-        now_ns=0,
-        requests=[Request(-1, count, 1, prompt=np.zeros(count, dtype=np.int32)) for count in counts],
-        slots=rows,
-        starts=np.zeros_like(rows),
-        counts=np.array(counts),
-        padding=np.zeros_like(rows),
-        samples=np.ones(len(counts), dtype=np.bool_),
-        dead_slots=nothing,
-        dead_lengths=nothing,
-        dead_tokens=0,
-        tables=np.zeros((len(counts), max(counts)), dtype=np.int32),
-    )

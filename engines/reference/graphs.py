@@ -10,21 +10,38 @@ copied into `inputs` and `tables` before each replay, behind the replay before i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 import torch
 
+from engines.base import EngineError
 from engines.reference import sampling
 from engines.reference.batch import Batch, fed, reached
 from engines.reference.device import Device
-from engines.reference.kernels import Attend, Kernels
+from engines.reference.kernels import Kernels
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.llama import Llama, Tokens
 from engines.reference.staging import Send
 
 IDS, POSITIONS, SLOTS, LENGTHS, SEATS, SAMPLING = range(6)  # rows of `inputs`; the last and those behind it
+
+
+def choose_sizes(
+    asked: bool | None, kernels: Kernels, device: torch.device, max_num_seqs: int
+) -> tuple[tuple[int, ...], str]:
+    """(sizes of the graphs, what run.json says of them). asked: None leaves it to us. EngineError."""
+    if device.type != "cuda":
+        reason = f"they are a GPU's, and --device is {device.type}"
+    elif not kernels.captures:
+        reason = "the torch kernels look at each step on the host; --attention triton does not"
+    else:
+        sizes = bucket_sizes(max_num_seqs)
+        return ((), "off: asked for") if asked is False else (sizes, f"{len(sizes)} sizes of a decode step")
+    if asked:
+        raise EngineError(f"--cuda-graphs: {reason}")
+    return (), f"off: {reason}"
 
 
 def bucket_sizes(max_num_seqs: int) -> tuple[int, ...]:
@@ -45,10 +62,7 @@ class DecodeGraphs:
         max_blocks: int,
         sizes: Sequence[int],
     ) -> None:
-        """Captures a graph per size. last_token: [seats + 1], the last of which is nobody's; max_blocks: of a row.
-
-        ValueError where these kernels need the host within a step.
-        """
+        """Captures a graph per size. last_token: [seats + 1], the last of which is nobody's; max_blocks: of a row."""
         self._llama, self._pool, self._kernels, self._device = llama, pool, kernels, device
         self._last_token = last_token
         self._sizes = sorted(sizes)
@@ -60,10 +74,7 @@ class DecodeGraphs:
         self._tables = torch.zeros(self._rows, -(-max_blocks // 16) * 16, dtype=torch.int32, device=on)
         self.tokens = torch.zeros(self._rows, dtype=torch.int64, device=on)
         lengths = self._inputs[LENGTHS, : self._rows]
-        attention = kernels.static_decode(self._tables, lengths, pool, llama.config.heads)
-        if attention is None:
-            raise ValueError(f"{kernels.name}: these kernels cannot be captured")
-        self._attention: Callable[[int], Attend] = attention
+        self._attention = kernels.static_decode(self._tables, lengths, pool, llama.config.heads)
         # Large to small: the memory of the first serves all that follow.
         self._graphs = {size: device.capture(partial(self._step, size)) for size in reversed(self._sizes)}
 

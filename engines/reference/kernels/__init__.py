@@ -36,18 +36,22 @@ class Kernels(Protocol):
         ...
 
     @property
+    def captures(self) -> bool:
+        """Whether a step can do without the host, so that a graph can hold it."""
+        ...
+
+    @property
     def prepare(self) -> PrepareAttention:
         """Attention for steps of any mix: (tables, lengths, starts, a layer of the pool, upload)"""
         ...
 
     def static_decode(
         self, tables: torch.Tensor, lengths: torch.Tensor, pool: KVPool, heads: int
-    ) -> Callable[[int], Attend] | None:
+    ) -> Callable[[int], Attend]:
         """Attention for rows of one query each, on buffers that stay: int32[rows, blocks] and int64[rows].
 
         The result, called with n, prepares a step of the first n rows from what the buffers hold when the step runs; a
-        row of length 0 reads nothing and gives 0. None where the host has to look at them: such steps cannot be
-        captured in a graph.
+        row of length 0 reads nothing and gives 0. Only where `captures`.
         """
         ...
 

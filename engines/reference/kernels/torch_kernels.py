@@ -15,14 +15,15 @@ from engines.reference.model.linear import Linear
 
 class TorchKernels:
     name = "torch: batched matmul over gathered blocks"
+    captures = False
 
     def __init__(self, prepare: PrepareAttention = cpu.prepare) -> None:
         self.prepare = prepare
 
     def static_decode(
         self, tables: torch.Tensor, lengths: torch.Tensor, pool: KVPool, heads: int
-    ) -> Callable[[int], Attend] | None:
-        return None  # rows are grouped by length, on the host
+    ) -> Callable[[int], Attend]:
+        raise NotImplementedError("rows are grouped by their lengths, on the host")
 
     def places(self, slots: torch.Tensor, pool: KVPool) -> torch.Tensor:
         """Where the vectors of each token go in a layer seen as [vectors, head_dim]: int64[tokens * 2 * kv_heads]"""

@@ -17,6 +17,7 @@ from engines.scheduling.plan import IntArray, Tables
 
 class TritonKernels:
     name = "triton: paged kernels, split over KV"
+    captures = True
 
     def __init__(self, max_num_seqs: int) -> None:
         """max_num_seqs: rows that are launched most of the time; more are right too."""
@@ -29,7 +30,7 @@ class TritonKernels:
 
     def static_decode(
         self, tables: torch.Tensor, lengths: torch.Tensor, pool: KVPool, heads: int
-    ) -> Callable[[int], Attend] | None:
+    ) -> Callable[[int], Attend]:
         rows, blocks = tables.shape
         longest = -(-min(blocks, pool.blocks) * pool.block_size // SPLIT)
         in_pool = rows + pool.blocks * pool.block_size // SPLIT  # enough as long as rows share no blocks

@@ -124,13 +124,14 @@ class OracleKernels(TorchKernels):
     """The torch path with an attention that can be captured: it looks at the buffers when the step runs."""
 
     name = "oracle"
+    captures = True
 
     def __init__(self) -> None:
         super().__init__(reference.prepare)
 
     def static_decode(
         self, tables: torch.Tensor, lengths: torch.Tensor, pool: KVPool, heads: int
-    ) -> Callable[[int], Attend] | None:
+    ) -> Callable[[int], Attend]:
         def step(n: int) -> Attend:
             def attend(q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
                 return reference.paged_attention(q, kv, tables[:n].numpy(), lengths[:n].numpy(), np.arange(n + 1))

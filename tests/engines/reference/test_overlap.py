@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from engines.base import EngineError
 from engines.loop import VirtualClock
 from engines.reference.executor import TorchExecutor
-from engines.reference.graphs import DecodeGraphs, bucket_sizes
+from engines.reference.graphs import bucket_sizes, choose_sizes
+from engines.reference.kernels import Kernels
+from engines.reference.kernels.torch_kernels import TorchKernels
 from engines.reference.model.llama import Llama
 from engines.reference.model.weights import load_model
 from engines.reference.staging import Staging
@@ -186,16 +189,18 @@ def test_graphs_are_captured_from_large_to_small(llama: Llama) -> None:
     assert [work.args[0] for work in device.captured] == [5, 4, 2, 1]  # type: ignore[attr-defined]
 
 
-def test_kernels_that_need_the_host_are_not_captured(llama: Llama) -> None:
-    from engines.reference.kernels.torch_kernels import TorchKernels
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
 
-    with pytest.raises(ValueError, match="cannot be captured"):
-        DecodeGraphs(
-            llama,
-            pool_for(llama),
-            TorchKernels(),
-            FakeDevice(VirtualClock()),
-            torch.zeros(3, dtype=torch.int64),
-            max_blocks=8,
-            sizes=(1, 2),
-        )
+
+def test_graphs_are_chosen_where_they_can_be() -> None:
+    assert choose_sizes(None, OracleKernels(), GPU, 6) == ((1, 2, 4, 6), "4 sizes of a decode step")
+    assert choose_sizes(True, OracleKernels(), GPU, 1) == ((1,), "1 sizes of a decode step")
+    assert choose_sizes(False, OracleKernels(), GPU, 6) == ((), "off: asked for")
+    assert choose_sizes(None, OracleKernels(), CPU, 6) == ((), "off: they are a GPU's, and --device is cpu")
+    assert choose_sizes(None, TorchKernels(), GPU, 6)[0] == ()
+
+
+@pytest.mark.parametrize(("kernels", "device"), [(OracleKernels(), CPU), (TorchKernels(), GPU)])
+def test_graphs_asked_for_where_they_cannot_be_are_refused(kernels: Kernels, device: torch.device) -> None:
+    with pytest.raises(EngineError, match="--cuda-graphs: "):
+        choose_sizes(True, kernels, device, 6)

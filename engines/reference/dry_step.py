@@ -1,0 +1,39 @@
+"""Steps of nobody: what a step of some shape costs in time and memory, without a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from engines.scheduling.plan import StepPlan
+from engines.scheduling.request import Request
+
+
+def dry_step(counts: Sequence[int]) -> StepPlan:
+    """A step of one row per count, each from its first position on. It writes to the dummy block alone."""
+    rows = np.arange(len(counts))
+    nothing = np.empty(0, dtype=np.int64)
+    return StepPlan(
+        step=0,
+        now_ns=0,
+        requests=[Request(-1, count, 1, prompt=np.zeros(count, dtype=np.int32)) for count in counts],
+        slots=rows,
+        starts=np.zeros_like(rows),
+        counts=np.array(counts),
+        padding=np.zeros_like(rows),
+        samples=np.ones(len(counts), dtype=np.bool_),
+        dead_slots=nothing,
+        dead_lengths=nothing,
+        dead_tokens=0,
+        tables=np.zeros((len(counts), max(counts)), dtype=np.int32),
+    )
+
+
+def largest_step(max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> list[int]:
+    """Tokens per row of a step that needs the most memory: the whole budget, in as many rows as there are seats."""
+    counts, left = [], max_num_batched_tokens
+    for others in reversed(range(max_num_seqs)):  # a token at least for each row that follows
+        counts.append(max(min(left - others, max_model_len), 1))
+        left -= counts[-1]
+    return counts

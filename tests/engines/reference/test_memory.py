@@ -1,0 +1,52 @@
+"""How many blocks fit in a GPU: the arithmetic, and the step that is measured."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engines.base import EngineError
+from engines.reference.dry_step import dry_step, largest_step
+from engines.reference.memory import Budget
+from engines.reference.model.weights import load_model
+from tests.engines.reference.stepping import executor_for, pool_for
+
+GIB = 2**30
+
+
+def test_blocks_are_a_share_of_what_weights_and_the_largest_step_leave() -> None:
+    """141 GiB with 16 of weights: 125 free; 5 for a step; 0.9 of 120 is 108 GiB of blocks of 2 MiB, one the dummy."""
+    assert Budget(free_bytes=125 * GIB, step_bytes=5 * GIB).blocks(0.9, 2 * 2**20) == 108 * 512 - 1
+    assert Budget(free_bytes=100, step_bytes=0).blocks(1.0, 10) == 9
+    assert Budget(free_bytes=29, step_bytes=0).blocks(1.0, 10) == 1
+
+
+@pytest.mark.parametrize(("free", "step", "share"), [(10 * GIB, 11 * GIB, 0.9), (10 * GIB, 9 * GIB, 1e-4), (0, 0, 1)])
+def test_no_room_for_a_block_is_one_line_that_says_why(free: int, step: int, share: float) -> None:
+    with pytest.raises(EngineError, match=r"^--gpu-memory-utilization .* GiB are free .* --max-num-batched-tokens"):
+        Budget(free, step).blocks(share, 2 * 2**20)
+
+
+@pytest.mark.parametrize(
+    ("seats", "budget", "context", "counts"),
+    [
+        (4, 100, 1000, [97, 1, 1, 1]),
+        (4, 100, 40, [40, 40, 19, 1]),
+        (4, 100, 10, [10, 10, 10, 10]),
+        (3, 3, 1000, [1, 1, 1]),
+        (1, 512, 128, [128]),
+    ],
+)
+def test_the_largest_step_spends_the_budget_on_every_seat(
+    seats: int, budget: int, context: int, counts: list[int]
+) -> None:
+    assert largest_step(seats, budget, context) == counts
+
+
+def test_a_dry_step_writes_to_the_dummy_block_alone() -> None:
+    llama = load_model("tiny", dtype="fp32", device="cpu").llama
+    pool = pool_for(llama, 1)
+    executor = executor_for(llama, pool)
+    executor.submit(dry_step([30, 1, 2]))
+    assert len(executor.collect().tokens) == 3
+    assert not torch.any(pool.layers[:, 1])
