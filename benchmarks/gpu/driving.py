@@ -1,0 +1,136 @@
+"""Models of random weights, and decode steps at a context of any length without computing the prompts before them.
+
+The scheduler, the loop and the executor are the engine's own. Only the steps that hold a prompt are answered without
+being run: their tokens are all 0, and the KV they would have left is whatever the pool was filled with. What a decode
+step costs depends on neither.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from engines.base import RunRecord, SilentObserver
+from engines.loop import Clock, WallClock, run_loop
+from engines.reference.executor import TorchExecutor
+from engines.reference.kernels.choose import choose_kernels
+from engines.reference.kv_pool import KVPool
+from engines.reference.model.weights import LoadedModel, load_model
+from engines.scheduling.config import SchedulerConfig
+from engines.scheduling.plan import StepPlan, StepResult
+from engines.scheduling.request import Request
+from workloads.pacing import Pacing
+from workloads.plan import RequestPlan
+from workloads.prompts import Prompts
+from workloads.source import Incoming, PlanSource
+
+BLOCK_SIZE = 16
+
+
+def build(name: str, device: str, dtype: str = "bf16") -> LoadedModel:
+    """Random weights of a known shape, made on the device."""
+    return load_model(name, weights="random", dtype=dtype, device=device)
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def filled_pool(model: LoadedModel, blocks: int) -> KVPool:
+    """Random numbers, so that the products draw the power that real ones do."""
+    llama = model.llama
+    pool = KVPool(llama.config, blocks, BLOCK_SIZE, dtype=llama.dtype, device=llama.device)
+    for layer in pool.layers:
+        layer.normal_()
+    return pool
+
+
+@dataclass
+class PromptsSkipped:
+    """An executor that answers steps with prompts at once, and passes on the others."""
+
+    inner: TorchExecutor
+    clock: Clock
+    _order: deque[StepResult | None] = field(default_factory=deque)
+
+    def submit(self, plan: StepPlan) -> None:
+        if (plan.counts > 1).any():
+            now_ns = self.clock.now_ns()
+            tokens = np.zeros(int(plan.samples.sum()), dtype=np.int32)
+            self._order.append(StepResult(plan.step, tokens, now_ns, now_ns, 0))
+        else:
+            self.inner.submit(plan)
+            self._order.append(None)
+
+    def collect(self) -> StepResult:
+        return self._order.popleft() or self.inner.collect()
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    record: RunRecord
+    outputs: list[list[int]]  # of each request, without the first token, which no step has computed
+    rows: int
+
+    def full_steps(self) -> np.ndarray:
+        """Ledger rows of the decode steps with all requests in them, after the first few."""
+        steps = self.record.steps
+        full = steps[(steps["prefill_rows"] == 0) & (steps["decode_rows"] == self.rows)]
+        return full[min(4, len(full) // 3) :]
+
+
+def decode(
+    model: LoadedModel, pool: KVPool, *, rows: int, context: int, steps: int, graph_sizes: Sequence[int] = ()
+) -> Decoded:
+    """`rows` requests with prompts of `context` tokens, which are not computed, and `steps` tokens after them."""
+    llama = model.llama
+    clock = WallClock()
+    # At most `most` tokens: the last one sampled is never fed back.
+    most = context + steps + 1
+    executor = TorchExecutor(
+        llama,
+        pool,
+        max_num_seqs=rows,
+        clock=clock,
+        kernels=choose_kernels("auto", llama.config, llama.device, rows),
+        graph_sizes=graph_sizes,
+        max_blocks=-(-most // pool.block_size),
+    )
+    config = SchedulerConfig(
+        kv_blocks=pool.blocks,
+        block_size=pool.block_size,
+        max_model_len=most,
+        max_num_seqs=rows,
+        max_num_batched_tokens=rows * most,
+        watermark=0.0,
+    )
+    plan = RequestPlan.of([context] * rows, [steps + 1] * rows)
+    requests: list[Request] = []
+
+    def make(incoming: Incoming) -> Request:
+        requests.append(Request(incoming.index, incoming.prompt_tokens, incoming.output_tokens, prompt=incoming.prompt))
+        return requests[-1]
+
+    clock.restart()
+    executor.restart()
+    record = run_loop(
+        config.build(frozenset()),
+        PromptsSkipped(executor, clock),
+        PlanSource(plan, Pacing(plan.arrivals_ugap), Prompts(plan, model.checkpoint.prompt_ids)),
+        clock,
+        SilentObserver(),
+        planned=rows,
+        make_request=make,
+        depth=1 if llama.device.type == "cuda" else 0,
+    )
+    outputs = [np.asarray(one.tokens)[context + 1 : context + 1 + steps].tolist() for one in requests]
+    return Decoded(record, outputs, rows)
+
+
+def blocks_for(rows: int, tokens: int) -> int:
+    return rows * -(-tokens // BLOCK_SIZE)

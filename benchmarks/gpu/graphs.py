@@ -1,0 +1,64 @@
+"""Stage: decode steps from CUDA graphs against the same steps launched one by one: equal tokens, and nothing touched
+that is nobody's.
+
+Equal at batch sizes that have a graph of their own. In between a graph computes padding rows, so matrix products of
+another shape may round differently, and a token may differ where two logits are near each other: shown, not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from benchmarks.gpu import driving
+from benchmarks.gpu.setting import Row, Task
+from engines.reference.graphs import bucket_sizes
+from engines.reference.kv_pool import KVPool
+from engines.reference.model.weights import LoadedModel
+
+SPARE_BLOCKS = 8  # beyond what the requests take, and so nobody's
+STEPS = 8
+CONTEXT = 300  # more than one split of the attention
+
+
+def run(task: Task) -> Iterator[Row]:
+    setting = task.setting
+    model = driving.build(setting.small, setting.device)
+    if setting.device != "cuda":  # no graphs, and the same comparison
+        yield "3 rows, eager twice", compared(model, 3, ())
+        return
+    sizes = bucket_sizes(64)
+    for rows in (1, 8, 64, 3, 13, 50):
+        yield f"{rows} rows", compared(model, rows, (min(size for size in sizes if size >= rows),))
+
+
+def compared(model: LoadedModel, rows: int, sizes: tuple[int, ...]) -> dict[str, Any]:
+    pool = driving.filled_pool(model, driving.blocks_for(rows, CONTEXT + STEPS + 1) + SPARE_BLOCKS)
+    before = pool.layers.clone()
+    outputs, intact = [], True
+    for graph_sizes in (sizes, ()):
+        pool.layers.copy_(before)
+        pool.layers[:, 0] = float("nan")  # the dummy: whoever reads it is found out
+        decoded = driving.decode(model, pool, rows=rows, context=CONTEXT, steps=STEPS, graph_sizes=graph_sizes)
+        outputs.append(decoded.outputs)
+        intact = intact and untouched(pool, before, rows)
+    graph, eager = (torch.tensor(one) for one in outputs)
+    judged = rows in sizes or not sizes
+    return {
+        "agree": float((graph == eager).float().mean()),
+        "canaries": intact,
+        "judged": judged,
+        "ok": intact and (bool(torch.equal(graph, eager)) or not judged),
+    }
+
+
+def untouched(pool: KVPool, before: torch.Tensor, rows: int) -> bool:
+    """Only the blocks that hold the new positions have changed. The scheduler hands out blocks from 1 on, so the last
+    ones of a pool with some to spare are nobody's."""
+    changed = (pool.layers[:, 1:] != before[:, 1:]).flatten(2).any(-1).any(0)
+    grown = (
+        -(-(CONTEXT + STEPS) // pool.block_size) - CONTEXT // pool.block_size
+    )  # blocks with new positions, a request
+    return not bool(changed[-SPARE_BLOCKS:].any()) and int(changed.sum()) <= rows * grown

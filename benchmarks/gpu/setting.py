@@ -1,0 +1,70 @@
+"""What a check runs on and how large its cells are: plain data without torch, made by one process for another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Row = tuple[str, dict[str, Any]]  # a cell of a stage, and its numbers
+Results = dict[str, dict[str, Any]]  # stage -> rows so far
+
+
+class Skip(Exception):
+    """Why a stage, or a cell of it, does not run here. No failure."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    device: str  # "cuda" or "cpu"
+    quick: bool  # toy sizes: does it all still run?
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        return ("bf16", "fp16")
+
+    @property
+    def large(self) -> str:
+        return "tiny" if self.quick else "llama-3.1-8b"
+
+    @property
+    def small(self) -> str:
+        return "tiny" if self.quick else "qwen3-0.6b"
+
+    @property
+    def shapes(self) -> tuple[str, ...]:
+        """Whose kernels are checked."""
+        return ("smollm2-135m", "tiny") if self.quick else (self.large, self.small)
+
+    @property
+    def decode_cells(self) -> tuple[tuple[int, int], ...]:
+        """(batch, context), the ones with a target first"""
+        if self.quick:
+            return ((2, 20), (4, 40))
+        near = tuple((batch, context) for batch in (64, 8, 1) for context in (512, 4096))
+        return ((256, 512), (256, 2048), *near)
+
+    @property
+    def decode_steps(self) -> int:
+        return 6 if self.quick else 40
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a stage is given: the setting, what stages before it found, and how long it may take."""
+
+    setting: Setting
+    results: Results = field(default_factory=dict)
+    left_s: Callable[[], float] = lambda: float("inf")
+
+    def number(self, stage: str, row: str, name: str) -> float | None:
+        """Of an earlier stage; None where it did not get that far."""
+        return self.results.get(stage, {}).get(row, {}).get(name)
+
+
+@dataclass(frozen=True)
+class Stage:
+    name: str
+    title: str
+    limit_s: float
+    run: str  # "module:function", a generator of rows; imported by the worker alone
