@@ -1,6 +1,6 @@
 """How true the load client's numbers are and what they cost: it loads truth_server.py, which knows when it really sent.
 
-    python benchmarks/client.py [--case NAME]... [--quick] [--realtime] [--read-stamps] [--json FILE]
+    python benchmarks/client.py [--case NAME]... [--quick] [--realtime] [--read-stamps] [--no-scrape] [--json FILE]
 
 The server runs on the first core this process may use, the client on the last. With other work on the machine, both
 need --realtime (root) to be left alone on theirs; without it the numbers say how the client does on a busy machine.
@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from truth_server import KEY_IDS, Truth
 
-from engines.base import RunRecord, SilentObserver
+from engines.base import ClientReport, RunRecord, SilentObserver
 from engines.remote.config import RemoteConfig
 from engines.remote.engine import RemoteEngine
 from workloads.arrivals import unit_arrivals
@@ -79,6 +79,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a fifth of the requests")
     parser.add_argument("--realtime", action="store_true", help="run both ahead of everything else on their cores")
     parser.add_argument("--read-stamps", action="store_true", help="do without the kernel's")
+    parser.add_argument("--no-scrape", action="store_true", help="do not read the server's metrics meanwhile")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     args = parser.parse_args()
     figures: dict[str, dict[str, Any]] = {}
@@ -87,7 +88,8 @@ def main() -> None:
         case = CASES[name]
         if args.quick:
             case = Case(**(asdict(case) | {"requests": case.requests // 5, "stall_at_s": case.stall_at_s / 5}))
-        figures[name] = measure(case, realtime=args.realtime, kernel_stamps=not args.read_stamps)
+        settings = {"kernel_stamps": not args.read_stamps, "scrape": not args.no_scrape}
+        figures[name] = measure(case, settings, realtime=args.realtime)
         print(f"{name}: " + "  ".join(f"{key}={_short(value)}" for key, value in figures[name].items()), flush=True)
         for key, least, most in case.targets:
             if args.read_stamps and key == "itl_p99_error_ms":
@@ -100,11 +102,12 @@ def main() -> None:
     sys.exit(bool(missed))
 
 
-def measure(case: Case, *, realtime: bool, kernel_stamps: bool) -> dict[str, Any]:
+def measure(case: Case, settings: dict[str, bool], *, realtime: bool) -> dict[str, Any]:
+    """settings: of the client."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     with truth_server(case, realtime=realtime) as url:
-        process = context.Process(target=load, args=(theirs, url, case, realtime, kernel_stamps))
+        process = context.Process(target=load, args=(theirs, url, case, realtime, settings))
         process.start()
         theirs.close()
         figures: dict[str, Any] = ours.recv()
@@ -112,7 +115,7 @@ def measure(case: Case, *, realtime: bool, kernel_stamps: bool) -> dict[str, Any
     return figures
 
 
-def load(pipe: Any, url: str, case: Case, realtime: bool, kernel_stamps: bool) -> None:
+def load(pipe: Any, url: str, case: Case, realtime: bool, settings: dict[str, bool]) -> None:
     """In a process of its own, for its CPU time and memory."""
     alone(max(os.sched_getaffinity(0)), realtime)
     plan = RequestPlan.of(
@@ -121,7 +124,7 @@ def load(pipe: Any, url: str, case: Case, realtime: bool, kernel_stamps: bool) -
         arrivals_ugap=unit_arrivals("poisson", case.requests, seed=0),
     )
     # A stall counts from the first request, which must not be one of a warm-up.
-    engine = RemoteEngine(RemoteConfig(url=url, kernel_stamps=kernel_stamps, warmup_requests=0))
+    engine = RemoteEngine(RemoteConfig(url=url, warmup_requests=0, **settings))  # type: ignore[arg-type]
     pacing = Pacing(plan.arrivals_ugap, rate_per_s=case.rate_per_s, concurrency=case.concurrency)
     record = engine.run(plan, pacing, SilentObserver())
     report = engine.client
@@ -138,9 +141,19 @@ def load(pipe: Any, url: str, case: Case, realtime: bool, kernel_stamps: bool) -
         "read_lag_p99_ms": report.read_lag_p99_ms,
         "loop_lag_p99_ms": report.loop_lag_p99_ms,
         "achieved_over_asked": report.achieved_over_asked_rate,
+        "core_wait_s": report.core_wait_s,
+        "scrape": _scraped(report),
         "stamps": report.stamps,
     }
     pipe.send(figures)
+
+
+def _scraped(report: ClientReport) -> str:
+    """How many pages, and whether the server's count of tokens is ours."""
+    said = report.scrape
+    if said is None:
+        return "no"
+    return f"{said.samples} pages, {said.missed} missed, {said.output_tokens} of {said.output_tokens_received} tokens"
 
 
 def by_index(truths: list[Truth], prompts: Prompts, count: int) -> list[Truth]:

@@ -4,8 +4,9 @@
 
 The first token of a request leaves ttft-ms after the request came in, the others tpot-ms apart, in one event each; with
 --tick-ms all streams send at the same ticks, as an engine's steps do. During a stall nothing is sent, but requests are
-taken. `GET /truth` gives, per request, the time at which it came in (the kernel's stamp where there is one), and the
-time just before each event's send(), so that its own lateness is part of the truth. `GET /truth/reset` forgets.
+taken. `GET /metrics` is a page as long as vLLM's. `GET /truth` gives, per request, the time at which it came in (the
+kernel's stamp where there is one), and the time just before each event's send(), so that its own lateness is part of
+the truth. `GET /truth/reset` forgets.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ EVENT = _BEGIN + b'"choices":[{"index":0,"text":" hello","logprobs":null,"finish
 USAGE = _BEGIN + b'"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}\n\n'
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 MODELS = b'{"object":"list","data":[{"id":"truth","object":"model","max_model_len":131072}]}'
+LABELS = 'engine="0",model_name="truth"'
+OTHER_METRICS = "".join(
+    f'vllm:request_{name}_seconds_bucket{{engine="0",le="{bound / 100}",model_name="truth"}} 0.0\n'
+    for name in ("queue_time", "inference_time", "prefill_time", "decode_time", "time_per_output_token")
+    for bound in range(1, 130)
+)  # vLLM's page of 0.32 has 650 lines and 53 kB
 KEY_IDS = 4  # prompt tokens by which a request is known again
 
 
@@ -74,6 +81,7 @@ class Server:
         )
         self.stall_at_ns, self.stall_ns = round(args.stall_at_s * 1e9), round(args.stall_s * 1e9)
         self.first_came_ns = 0
+        self.tokens_sent = self.answered = 0
         self.log: list[Truth] = []
         self.due: list[tuple[int, int, Stream]] = []
         self.order = count()
@@ -103,6 +111,7 @@ class Server:
         data = TOKEN if left else LAST_TOKEN
         if not stream.sent_ns:
             data = HEAD + data
+        self.tokens_sent += 1
         stream.sent_ns.append(time.monotonic_ns())
         self.send(stream, data)
         if left:
@@ -113,6 +122,7 @@ class Server:
         assert stream.truth is not None
         stream.truth.sent_ns = stream.sent_ns.tobytes()
         stream.truth = None
+        self.answered += 1
 
     def after(self, from_ns: int, delay_ns: int) -> int:
         when_ns = from_ns + delay_ns
@@ -179,6 +189,8 @@ class Server:
             self.log.append(stream.truth)
             self.first_came_ns = self.first_came_ns or came_ns
             heapq.heappush(self.due, (self.after(came_ns, self.ttft_ns), next(self.order), stream))
+        elif path == b"/metrics":
+            self.plain(stream, self.metrics().encode())
         elif path == b"/truth":
             self.plain(stream, msgspec.msgpack.encode(self.log))
         elif path == b"/truth/reset":
@@ -186,6 +198,14 @@ class Server:
             self.plain(stream, b"")
         else:
             self.plain(stream, MODELS)
+
+    def metrics(self) -> str:
+        counts = {
+            "num_requests_running": len(self.due),
+            "generation_tokens_total": self.tokens_sent,
+            "request_success_total": self.answered,
+        }
+        return OTHER_METRICS + "".join(f"vllm:{name}{{{LABELS}}} {value}\n" for name, value in counts.items())
 
     def plain(self, stream: Stream, body: bytes) -> None:
         self.send(stream, b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
