@@ -183,9 +183,13 @@ def _failures(scenario: Scenario, allowed: float) -> Check:
         counts = [getattr(pair, side).run.summary.requests for pair in scenario.pairs]
         shares.append(sum(one.failed for one in counts) / max(1, sum(one.planned for one in counts)))
     before, after = shares
+    limit = f"+{100 * allowed:g} points"
+    for one in (run for pair in scenario.pairs for run in (pair.baseline, pair.candidate)):
+        if not one.failures_known:
+            reason = f"{one.name} does not say how many requests failed"
+            return Check(scenario.name, "failure_rate", "regression", "inconclusive", limit, reason)
     verdict: CheckVerdict = "fail" if after - before > allowed else "warn" if after > before else "pass"
     reason = f"{after:.2%} of the requests failed, {before:.2%} in the baseline"
-    limit = f"+{100 * allowed:g} points"
     return Check(scenario.name, "failure_rate", "regression", verdict, limit, reason, after, before)
 
 

@@ -12,6 +12,8 @@ import msgspec
 from reports.schema import RunFile
 from reports.stored import Stored
 
+UNSAID = "another tool's file does not say which requests it sent"
+
 
 @dataclass(frozen=True, eq=False)
 class Pair:
@@ -22,6 +24,11 @@ class Pair:
     def differences(self) -> str:
         """How the work differed; empty when it was the same requests at the same times."""
         return "; ".join(work_differences(self.baseline.run, self.candidate.run))
+
+    @property
+    def unsaid(self) -> bool:
+        """Nothing is known to differ, but a file of another tool does not say what the work was."""
+        return self.differences == UNSAID
 
     @property
     def simulated(self) -> bool:
@@ -37,7 +44,9 @@ class Scenario:
 
     @property
     def open_loop(self) -> bool:
-        return any(one.candidate.run.workload.pacing.open_loop for one in self.pairs)
+        """Then latencies count from the schedule, unless some file has no single requests to count from."""
+        runs = [run for one in self.pairs for run in (one.baseline, one.candidate)]
+        return any(one.run.workload.pacing.open_loop for one in runs) and all(one.record is not None for one in runs)
 
     @property
     def differences(self) -> str:
@@ -74,7 +83,7 @@ def work_differences(before: RunFile, after: RunFile) -> list[str]:
     ours, theirs = before.workload, after.workload
     found = []
     if not ours.sha256 or not theirs.sha256:
-        found.append("another tool's file does not say which requests it sent")
+        found.append(UNSAID)
     elif ours.sha256 != theirs.sha256:
         found.append(f"workload {ours.spec}, seed {ours.seed} ({ours.sha256[:8]}) → {theirs.spec}, seed {theirs.seed} "
                      f"({theirs.sha256[:8]})")  # fmt: skip

@@ -14,7 +14,9 @@ from cbbench.cli.options import DEBUG, takes
 
 @takes(DEBUG)
 def command(
-    runs: Annotated[list[Path] | None, typer.Argument(metavar="A B", help="Folders of two or more runs.")] = None,
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="A B", help="Folders of two or more runs, or result files.")
+    ] = None,
     ab: Annotated[
         tuple[str, str] | None,
         typer.Option(
@@ -41,6 +43,14 @@ def command(
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="New folder for the runs. Default: runs/TIME-ab."),
     ] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="With --ab and --aa: write JUnit XML.")] = None,
+    github: Annotated[
+        bool, typer.Option("--github", help="With --ab and --aa: annotate the GitHub job, and add to its step summary.")
+    ] = False,
+    benchmark_json: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --ab and --aa: write the runs of B for github-action-benchmark."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="With --ab and --aa: print only JSON on stdout.")] = False,
     **given: Any,
 ) -> int:
@@ -52,17 +62,19 @@ def command(
     if runs:
         from cbbench.experiment.compare import compare
 
-        if pairs or budget or output or json:
+        if pairs or budget or output or json or junit or github or benchmark_json:
             raise UsageError(
-                "--pairs, --budget, --output and --json belong to --ab and --aa; stored runs are judged by cbbench gate"
+                "--pairs, --budget, --output, --junit, --github, --benchmark-json and --json belong to --ab and --aa; "
+                "stored runs are judged by cbbench gate"
             )
         return compare(runs)
 
     from cbbench.experiment.ab import Series, measure_series
+    from cbbench.experiment.gate import Outputs
 
     configs = [settings_of(text) for text in ab or (aa or "",)]
     series = Series(configs[0], configs[-1], pairs=pairs or 6, budget=tuple(budget or ()), same=ab is None)
-    return measure_series(series, output, json=json)
+    return measure_series(series, output, Outputs(junit=junit, github=github, benchmark_json=benchmark_json, json=json))
 
 
 def settings_of(text: str) -> dict[str, Any]:

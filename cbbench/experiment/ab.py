@@ -13,18 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.console import Console
 
 from cbbench.config import RunConfig, UsageError, build_config, flag
 from cbbench.experiment.bench import Bench
-from cbbench.experiment.gate import parsed_budgets
+from cbbench.experiment.gate import Outputs, parsed_budgets, write
 from cbbench.experiment.run import default_folder, measure
 from cbbench.settings import gather
 from reports.budgets import DEFAULTS
 from reports.checks import Check, CheckVerdict, gate_result
 from reports.folder import read_record
 from reports.regression import budgets_of, measure_metric, regression_checks
-from reports.render.gate import gate_view
 from reports.scenarios import Pair, Scenario, setting_differences
 from reports.stored import Stored
 
@@ -42,7 +40,7 @@ class Series:
     same: bool = False  # A against A: the machine is judged
 
 
-def measure_series(series: Series, output: Path | None, *, json: bool) -> int:
+def measure_series(series: Series, output: Path | None, outputs: Outputs) -> int:
     """The exit code."""
     budgets = parsed_budgets(series.budget or DEFAULTS)
     configs = [_config(settings) for settings in (series.before, series.after)]
@@ -63,10 +61,7 @@ def measure_series(series: Series, output: Path | None, *, json: bool) -> int:
     if scenario.differences:
         notes.append(f"A and B did different work: {scenario.differences}")
     result = gate_result(checks, notes)
-    if json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(result)).decode() + "\n")
-    else:
-        Console().print(gate_view(result))
+    write(result, [pair.candidate for pair in pairs], outputs)
     print(f"runs in {folder}: cbbench gate {folder}/b --baseline {folder}/a judges them again", file=sys.stderr)
     return result.exit_code
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from cbbench.config import UsageError
-from cbbench.experiment.report import finished_run
 from reports.budgets import parse_budgets
-from reports.folder import read_record
+from reports.interop import read_any
 from reports.regression import budgets_of, measure_metric
 from reports.render.changes import changes_view
-from reports.render.terminal import side_by_side
+from reports.render.compare import side_by_side
 from reports.scenarios import Pair, Scenario
 from reports.stored import Stored
 
@@ -21,20 +21,32 @@ from reports.stored import Stored
 SHOWN = parse_budgets([f"{name}=0%" for name in ("tpot", "p50_tpot_ms", "ttft", "p99_ttft_ms", "e2el", "throughput")])
 
 
-def compare(folders: Sequence[Path]) -> int:
+def compare(paths: Sequence[Path]) -> int:
     """The exit code; it judges nothing (`cbbench gate --baseline` does)."""
-    if len(folders) < 2:
+    runs = read_any(paths)
+    if len(runs) < 2:
         raise UsageError("compare takes two runs or more")
-    runs = [finished_run(folder) for folder in folders]
-    modes = [run.engine.mode for run in runs]
-    different = len(set(modes)) == len(modes)
-    labels = [mode or folder.name for mode, folder in zip(modes, folders, strict=True)]
+    for note in dict.fromkeys(note for one in runs for note in one.notes):
+        print(f"note: {note}", file=sys.stderr)
+    labels = _labels(runs)
     console = Console()
-    console.print(side_by_side(runs, labels if different else [folder.name for folder in folders]))
-    if len(folders) == 2:
-        sides = [Stored(str(one), run, read_record(one)) for one, run in zip(folders, runs, strict=True)]
-        scenario = Scenario("", (Pair(*sides),))
+    console.print(side_by_side([one.run for one in runs], labels))
+    if len(runs) == 2:
+        scenario = Scenario("", (Pair(*runs),))
         measured = [measure_metric(scenario, one) for one in budgets_of(scenario, SHOWN)]
-        names = (labels[0], labels[1]) if different else ("A", "B")
+        names = (labels[0], labels[1]) if _by_mode(runs) else ("A", "B")
         console.print(changes_view(scenario.pairs[0], measured, names))
     return 0
+
+
+def _labels(runs: Sequence[Stored]) -> list[str]:
+    if _by_mode(runs):
+        return [one.run.engine.mode or Path(one.name).name for one in runs]
+    short = [Path(one.name).name for one in runs]
+    return short if len(set(short)) == len(short) else [one.name for one in runs]
+
+
+def _by_mode(runs: Sequence[Stored]) -> bool:
+    """Do the modes tell them apart?"""
+    modes = [one.run.engine.mode for one in runs]
+    return None not in modes and len(set(modes)) == len(modes)

@@ -37,12 +37,12 @@ def read_any(paths: Iterable[Path], judgement: Judgement = AS_IT_IS) -> list[Sto
 def read_results(path: Path, judgement: Judgement = AS_IT_IS) -> list[Stored]:
     """The results in one file of vLLM, SGLang, guidellm or aiperf, or in a folder of aiperf's artifacts: several
     where guidellm measured several loads, else one."""
-    path = _of_aiperf(path) or path
-    documents = read_documents(path)
+    file = _of_aiperf(path) or path
+    documents = read_documents(file)
     try:
-        results = _results(path, documents)
+        results = _results(file, documents)
     except FolderError as error:
-        raise FolderError(f"{path}: {error}") from None
+        raise FolderError(f"{file}: {error}") from None
     return [stored(path, one, judgement) for one in results]
 
 

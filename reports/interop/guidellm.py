@@ -61,7 +61,7 @@ def _result(benchmark: Document, tool: str, at: int | None) -> Result:
 def _pacing(strategy: dict[str, Any]) -> tuple[PacingInfo, str]:
     kind = strategy["type_"]
     if (rate := strategy.get("rate")) is not None:
-        return PacingInfo(rate_per_s=float(rate), arrival=kind), f"{kind} {rate:g}/s"
+        return PacingInfo(rate_per_s=float(rate), arrival=kind), f"{kind} {rate:g} per s"
     if kind == "synchronous":
         return PacingInfo(concurrency=1), kind
     if (streams := strategy.get("streams")) is not None:

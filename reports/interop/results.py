@@ -56,15 +56,14 @@ class Result:
 
 def stored(path: Path, result: Result, judgement: Judgement) -> Stored:
     """Judged like a run of ours, as far as it goes."""
-    pacing = result.pacing
-    if result.requests is None:  # then its latencies are from sending, and a rate would ask for the others
-        pacing = msgspec.structs.replace(pacing, rate_per_s=None)
     sla = judgement.sla or ()
     criteria = Criteria(sla, judgement.confidence or Criteria().confidence)
     count = len(result.requests) if result.requests is not None else _planned(result.summary)
     header = RunFile(
         engine=EngineInfo(kind="openai", model=result.model, config={"tool": result.tool}),
-        workload=WorkloadInfo(spec=result.workload, seed=0, sha256=result.sha256, num_requests=count, pacing=pacing),
+        workload=WorkloadInfo(
+            spec=result.workload, seed=0, sha256=result.sha256, num_requests=count, pacing=result.pacing
+        ),
         event_unit="us",
         criteria=criteria,
         interrupted=result.interrupted,

@@ -21,11 +21,14 @@ PLACE = ("cpu", "cores", "platform", "cbbench", "git_commit", "torch", "numpy") 
 
 
 def changes_view(pair: Pair, measured: Sequence[Measured], names: tuple[str, str]) -> RenderableType:
-    """For runs of different work only the settings: their requests have nothing to do with each other."""
+    """For runs of different work only the settings: their requests have nothing to do with each other. Where nobody
+    knows what the work was, the metrics as well, but not request by request."""
     parts: list[RenderableType] = [Text(), _settings(pair)]
-    if pair.differences or pair.baseline.record is None or pair.candidate.record is None:
+    if pair.differences and not pair.unsaid:
         return Group(*parts)
     parts += [Text(), _metrics(measured, names)]
+    if pair.unsaid or pair.baseline.record is None or pair.candidate.record is None:
+        return Group(*parts)
     if changed := most_changed(pair.baseline.record, pair.candidate.record):
         parts += [Text(), Text("Requests that changed most", "bold"), _requests(changed)]
     return Group(*parts)

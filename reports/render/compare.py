@@ -57,7 +57,12 @@ def side_by_side(runs: Sequence[RunFile], labels: Sequence[str] | None = None) -
     names = list(labels) if labels is not None else [run.engine.mode or run.engine.kind for run in runs]
     summaries = [run.summary for run in runs if run.summary is not None]
     parts: list[RenderableType] = []
-    if len({run.workload.sha256 for run in runs}) > 1:
+    hashes = {run.workload.sha256 for run in runs}
+    if "" in hashes:
+        parts.append(
+            Text("Another tool's file does not say which requests it sent: compare the same work.", "bold yellow")
+        )
+    elif len(hashes) > 1:
         parts.append(Text("These runs did different work (workload hashes differ): do not compare them.", "bold red"))
     parts += [
         Text(f"{name}: {run.engine.prediction}", "yellow")

@@ -25,6 +25,7 @@ from tests.reports.factory import header, record, row
 
 Call = Callable[..., Outcome]
 SIMULATED = ("run", "--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b")
+DATA = Path(__file__).parents[1] / "reports/data"
 SHORT = ("--workload", "prompt=uniform(64,256);output=uniform(8,32)")
 
 
@@ -268,6 +269,37 @@ def test_compare_of_other_work_shows_no_changes(cbbench: Call, simulate: Call) -
     assert "Requests that changed most" not in out
 
 
+def test_one_run_is_none_to_compare(cbbench: Call, simulate: Call) -> None:
+    simulate("only", "--num-requests", 10)
+    assert "two runs or more" in cbbench("compare", "only").error_line
+
+
+def test_results_of_other_tools_are_compared_as_far_as_they_go(cbbench: Call) -> None:
+    aiperf, guidellm = DATA / "aiperf-0.13.0", DATA / "guidellm-0.8.1.json"
+    outcome = cbbench("compare", guidellm, aiperf)
+    assert outcome.code == 0
+    assert "tool guidellm 0.8.1 → aiperf 0.13.0" in outcome.out
+    assert "mean_tpot_ms" in outcome.out
+    assert "Requests that changed most" not in outcome.out, "nobody knows whether they are the same"
+    assert "taken as TPOT" in outcome.err
+    refused = cbbench("gate", aiperf, "--baseline", guidellm)
+    assert refused.code == 2
+    assert "--allow-different" in refused.error_line
+    allowed = json.loads(cbbench("gate", aiperf, "--baseline", guidellm, "--allow-different", "--json").out)
+    assert allowed["exit_code"] == 5
+    assert any("taken as TPOT" in note for note in allowed["notes"])
+
+
+def test_a_gate_on_percentiles_alone_never_passes_one(cbbench: Call, tmp_path: Path) -> None:
+    shutil.copy(DATA / "aiperf-0.13.0/profile_export_aiperf.json", "summary.json")
+    assert cbbench("gate", "summary.json", "--sla", "p99_ttft_ms<=1000").code == 5
+    assert cbbench("gate", "summary.json", "--sla", "p99_ttft_ms<=1").code == 3
+    outcome = cbbench("gate", "summary.json", "--baseline", "summary.json", "--allow-different", "--json")
+    checks = {one["metric"]: one for one in json.loads(outcome.out)["checks"]}
+    assert checks["p50_ttft_ms"]["verdict"] == "pass", "the same point, which is all there is"
+    assert "no interval" in checks["p50_ttft_ms"]["reason"]
+
+
 def test_ab_measures_in_turns_and_fails_what_is_slower(cbbench: Call) -> None:
     outcome = cbbench("compare", "--ab", SETTINGS, f"{SETTINGS} --max-num-seqs 2", "--pairs", 3, "-o", "ab", "--json")
     assert outcome.code == 4
@@ -291,7 +323,7 @@ def test_aa_of_the_simulator_repeats_itself(cbbench: Call) -> None:
     ("arguments", "said"),
     [
         ((), "two or more runs"),
-        (("only",), "two runs or more"),
+        (("nowhere",), "nowhere"),
         (("--ab", "--json", ""), "--json"),
         (("--ab", "--engine simulatd", ""), "simulated"),
         (("--ab", "--no-such-flag", ""), "--no-such-flag"),
