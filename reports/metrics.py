@@ -142,6 +142,11 @@ _DEFINITIONS = {
         "Token events of all requests, and completions, per second between start_s and end_s: from when the number of "
         "requests that stream reaches 90 % of its median to when the last request got its first token."
     ),
+    "throughput.warmup": (
+        "The requests that MSER-5 would cut from the start, by E2EL from the scheduled time in order of arrival; "
+        "settled is false where that is a third or more of them. A check: nothing is left out of any number. Null "
+        "under 500 completed requests, and where all came at once."
+    ),
     "latency": (
         "Milliseconds over completed requests; percentiles interpolate linearly, std is the population's; p99_ci is a "
         "two-sided 95 % interval by order statistics on the effective sample (requests over the autocorrelation time "
@@ -214,6 +219,7 @@ _DEFINITIONS = {
     ),
     "sla": (
         "A percentile SLA passes when the binomial early-stopping test accepts it at the confidence on the effective "
-        "sample, failures counted as violations; it fails when the value is beyond the bound; else it is inconclusive."
+        "sample, failures counted as violations; it fails when the value is beyond the bound; else it is inconclusive. "
+        "An overloaded run passes no SLA on a latency."
     ),
 }

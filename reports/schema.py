@@ -86,12 +86,22 @@ class Steady(msgspec.Struct, frozen=True):
     output_token_per_s: float
 
 
+class Warmup(msgspec.Struct, frozen=True):
+    """What MSER-5 would cut from the start; see warmup.py."""
+
+    requests: int
+    until_s: float  # when the first request that is like the rest was scheduled
+    share: float  # of the completed requests
+    settled: bool  # False: so late that the start may not have ended
+
+
 class Throughput(msgspec.Struct, frozen=True):
     window_s: float  # first scheduled to last end
     request_per_s: float | None
     output_token_per_s: float | None
     total_token_per_s: float | None
     steady: Steady | None = None
+    warmup: Warmup | None = None  # None: too few requests, or all came at once, so that none is like another
 
 
 class Distribution(msgspec.Struct, frozen=True):

@@ -17,9 +17,21 @@ from reports.groups import Groups
 from reports.judge import Judge
 from reports.metrics import PER_REQUEST, RequestTimes, definitions, request_times
 from reports.quantiles import distribution, effective_n, tallied_distribution
-from reports.schema import Distribution, Latency, Requests, RunFile, Signals, SlaResult, Summary, Throughput, Waste
+from reports.schema import (
+    Distribution,
+    Latency,
+    PacingInfo,
+    Requests,
+    RunFile,
+    Signals,
+    SlaResult,
+    Summary,
+    Throughput,
+    Waste,
+)
 from reports.steady import steady
-from reports.validity import validity
+from reports.validity import believed, validity
+from reports.warmup import warmup
 
 MOST_ERRORS = 20  # kinds of error listed; a message with a number in it makes many
 
@@ -33,21 +45,23 @@ def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ())
     """The header with summary, SLA verdicts, validity and definitions filled in. ValueError as in summarize()."""
     times = request_times(record)
     summary, results = _summarize(record, header, times)
+    found = validity(
+        times,
+        max_failure_rate=header.criteria.max_failure_rate,
+        open_loop=header.workload.pacing.open_loop,
+        interrupted=record.interrupted,
+        client=header.client,
+        capped=header.workload.pacing.concurrency is not None,
+        warmup=summary.throughput.warmup,
+    )
     return msgspec.structs.replace(
         header,
         definitions=definitions(),
         interrupted=record.interrupted,
         notes=tuple(notes),
         summary=summary,
-        sla=results,
-        validity=validity(
-            times,
-            max_failure_rate=header.criteria.max_failure_rate,
-            open_loop=header.workload.pacing.open_loop,
-            interrupted=record.interrupted,
-            client=header.client,
-            capped=header.workload.pacing.concurrency is not None,
-        ),
+        sla=tuple(believed(one, found) for one in results),
+        validity=found,
     )
 
 
@@ -60,7 +74,7 @@ def _first_answers(record: RunRecord, times: RequestTimes) -> Distribution | Non
 
 def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple[Summary, tuple[SlaResult, ...]]:
     slas = parse_all(header.criteria.sla)
-    throughput = _throughput(record, times)
+    throughput = _throughput(record, times, header.workload.pacing)
     judge = Judge(times, throughput, header.criteria, header.workload.pacing.open_loop, record.interrupted)
     latencies = {name: distribution(times.latency(name), times.effective_n(name)) for name in PER_REQUEST}
     latencies["itl_ms"] = tallied_distribution(times.gaps_ms, times.effective_n("itl_ms"))
@@ -99,7 +113,7 @@ def _requests(record: RunRecord, times: RequestTimes) -> Requests:
     )
 
 
-def _throughput(record: RunRecord, times: RequestTimes) -> Throughput:
+def _throughput(record: RunRecord, times: RequestTimes, pacing: PacingInfo) -> Throughput:
     window_s = (int(times.end_ns.max()) - int(times.scheduled_ns.min())) / 1e9 if len(times) else 0.0
     if window_s <= 0:
         return Throughput(0.0, None, None, None)
@@ -111,6 +125,7 @@ def _throughput(record: RunRecord, times: RequestTimes) -> Throughput:
         output_token_per_s=output / window_s,
         total_token_per_s=(prompts + output) / window_s,
         steady=steady(record, times),
+        warmup=warmup(times) if pacing.open_loop or pacing.concurrency is not None else None,
     )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 
 from engines.base import MISSING, ClientReport
 from reports.client import client_limits, client_notes
+from reports.gate import RATES
 from reports.metrics import RequestTimes
-from reports.schema import Validity
+from reports.schema import SlaResult, Validity, Warmup
+from reports.warmup import warmup_note
 
 GROWTH = 0.05  # of what a third of the run brought: less is not called overload
 # Standard deviations of (arrivals - completions) in a third of the run. One is enough, as the wait must grow too: a
@@ -25,6 +28,7 @@ def validity(
     interrupted: bool = False,
     client: ClientReport | None = None,
     capped: bool = False,
+    warmup: Warmup | None = None,
 ) -> Validity:
     """invalid: nothing completed, or failures above `max_failure_rate` (rejected requests are misses, not failures of
     the set-up). overloaded: an open loop whose queue only grows, so latencies measure how long the run was.
@@ -38,9 +42,20 @@ def validity(
     overload = _overload(times) if open_loop else None
     if overload is not None:
         return Validity("overloaded", (overload, *notes))
+    if warmup is not None and (note := warmup_note(warmup)) is not None:
+        notes += (note,)
     if client is not None and (limits := client_limits(client, times, capped=capped)):
         return Validity("client_limited", limits + notes)
     return Validity("ok", notes)
+
+
+def believed(result: SlaResult, found: Validity) -> SlaResult:
+    """An SLA as it may be said of a run. Of one whose queue only grows none on a latency is judged: its percentiles say
+    how long it was, and a longer run would miss it. What is missed already stays missed; rates and failures stand."""
+    if found.verdict != "overloaded" or result.verdict == "fail" or result.metric in (*RATES, "failure_rate"):
+        return result
+    reason = "refused: in an overloaded run it only says how long the run was; ask at a lower rate"
+    return msgspec.structs.replace(result, verdict="inconclusive", reason=reason, needed=None)
 
 
 def _broken(times: RequestTimes, max_failure_rate: float) -> tuple[str, ...]:
