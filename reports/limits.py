@@ -7,6 +7,8 @@ compute   the device is busy, and a larger batch only makes each token slower
 host      requests wait although the device is idle: planning, sampling or sending holds it up
 slots     requests wait for a seat, and nothing else holds them
 token_budget  requests wait because the step's tokens are spent
+batch     static batching: requests wait for the running batch to end
+quota     requests wait because their tenant is at its limit
 queue     requests wait, and no signal says for what
 unknown   nothing is known of the queue
 """
@@ -25,6 +27,13 @@ BUSY = 0.8  # share of the time from which a device has little left to give
 IDLE = 0.6
 SLOWER = 1.1  # TPOT grew by a tenth from one point to the next
 OFTEN = 0.1  # share of the steps in which the head of the queue was blocked
+OUT_OF_KV = ("kv", "watermark", "peak")  # reasons of the ledger
+WAITS = (  # reason of the ledger, name, what is waited for
+    ("rows", "slots", "a seat"),
+    ("tokens", "token_budget", "the step's token budget"),
+    ("batch", "batch", "the running batch to end"),
+    ("quota", "quota", "their tenant's quota"),
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ def cause(left: Point | None, right: Point) -> tuple[str, str]:
     busy, waiting = signals.device_busy, signals.waiting_mean
     if right.validity is not None and right.validity.verdict == "client_limited":
         return "client", f"the load client is the limit: {right.validity.reasons[0]}"
-    out_of_kv = signals.blocked.get("kv", 0.0) + signals.blocked.get("watermark", 0.0)
+    out_of_kv = sum(signals.blocked.get(reason, 0.0) for reason in OUT_OF_KV)
     if signals.preemptions or out_of_kv >= OFTEN:
         return "kv", _kv(right, out_of_kv)
     if waiting is not None and waiting < 1:
@@ -82,7 +91,7 @@ def cause(left: Point | None, right: Point) -> tuple[str, str]:
         return "host", (
             f"the host is the limit (the device is only {busy:.0%} busy while {waiting:.1f} requests wait on average)"
         )
-    for key, name, what in (("rows", "slots", "a seat"), ("tokens", "token_budget", "the step's token budget")):
+    for key, name, what in WAITS:
         share = signals.blocked.get(key, 0.0)
         if share >= OFTEN:
             return name, f"requests wait for {what} in {share:.0%} of the steps{_while_busy(busy)}"

@@ -49,9 +49,11 @@ def next_round(search: Search, curve: Sequence[CurvePoint]) -> Round:
     tried = {one.values[0] for one in curve}
     line = sorted((one for one in curve if one.runs), key=_at)
     top = next((one for one in line if one.point.saturated), None) if search.climbs else None
+    if top is not None:
+        line = line[: line.index(top) + 1]  # what lies beyond saturation is of no use
     steps = [value for value in ladder(search) if value not in tried]
     if search.climbs:
-        steps = steps[:1] if top is None else []
+        steps = [value for value in steps if top is None or value < _at(top)][:1]
     if len(tried) >= MOST_SETTINGS:
         return Round((), f"Stopped after {len(tried)} settings, the most that are measured. {_found(search, line)}")
     if steps:

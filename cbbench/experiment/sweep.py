@@ -79,10 +79,13 @@ def _adaptive(swept: Sweep, asked: Asked) -> int:
     )
     base = _base(swept, [(between[0],)] if between else [])
     campaign = _campaign(swept, base, asked)
+    bounds = between or (None if param == "rate" else _bounds(param, base, campaign))
     campaign.begin([], adaptive=True)
-    bounds = between or _bounds(param, base, campaign)
     if bounds is None:
-        return _end(campaign, base, False)
+        capacity = burst_capacity(base, campaign.benches, campaign.folder)
+        if capacity is None:  # Ctrl-C
+            return _end(campaign, base, False)
+        bounds = bounds_of_rate(capacity)
     search = Search(*bounds, isinstance(bounds[1], int) and kind is not float, param == "rate" and kind is float,
                     latency_of_knee(swept.params), bool(base.sla))  # fmt: skip
     whole, step = campaign.measure(campaign.settings_done), Round((), "")
@@ -108,14 +111,10 @@ def _base(swept: Sweep, settings: Sequence[Setting]) -> RunConfig:
 def _campaign(swept: Sweep, base: RunConfig, asked: Asked) -> Campaign:
     folder = Path(base.output) if base.output else default_folder(f"sweep-{'-'.join(swept.params)}")
     benches: Benches = OneBench(base) if base.launch is None else BenchPerPoint()
-    return Campaign(swept, base, benches, folder, every_rate=asked.every_rate)
+    return Campaign(swept, base, benches, folder, every_rate=asked.every_rate or asked.adaptive)
 
 
-def _bounds(param: str, base: RunConfig, campaign: Campaign) -> Bounds | None:
-    """None when Ctrl-C ended the burst that a rate is bounded by."""
-    if param == "rate":
-        capacity = burst_capacity(base, campaign.benches, campaign.folder)
-        return None if capacity is None else bounds_of_rate(capacity)
+def _bounds(param: str, base: RunConfig, campaign: Campaign) -> Bounds:
     if isinstance(campaign.benches, OneBench):
         bench = campaign.benches.bench
         return bounds_of_plan(param, base, bench.plan(base), bench.kind.context_tokens(base))

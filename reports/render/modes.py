@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reports.curves import CurvePoint, merge, short_label
-from reports.render.words import number
+from reports.render.words import number, stacked
 from reports.schema import SweepFile, Value
 
 MODES = ("static", "continuous")
@@ -35,10 +35,15 @@ def modes_view(sweep: SweepFile) -> Group | None:
         return None
     others = [param for param in sweep.params if param != "mode"]
     table = Table(box=None, header_style="bold", pad_edge=False, title="continuous over static", title_justify="left")
-    for name in (*others, *(f"{one} {name}" for name, _ in METRICS[:1] for one in MODES), "ratio", "predicted"):
+    for name in (
+        *map(stacked, others),
+        *(f"{one}\n{name}" for name, _ in METRICS[:1] for one in MODES),
+        "ratio",
+        "predicted",
+    ):
         table.add_column(name, justify="right")
     for name, _ in METRICS[1:]:
-        table.add_column(f"{name} ratio", justify="right")
+        table.add_column(f"{name}\nratio", justify="right")
     for rest, static, continuous in pairs:
         speeds = [number(one.point.output_token_per_s) for one in (static, continuous)]
         ratios = [_ratio(static, continuous, key) for _, key in METRICS]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -12,7 +13,7 @@ from rich.text import Text
 from reports.curves import CurvePoint, knee, label_of, latency_of_knee, merge, series, short_label
 from reports.render.modes import modes_view
 from reports.render.sweep_plots import NAMES, pictures
-from reports.render.words import MISSING, number, share, verdict
+from reports.render.words import MISSING, number, share, stacked, verdict
 from reports.schema import Point, SweepFile
 
 SIDE_BY_SIDE_WIDTH = 140
@@ -59,9 +60,11 @@ def sweep_view(sweep: SweepFile, *, width: int = 100) -> RenderableType:
             parts += [grid, Text()]
         else:
             parts += [first, Text()] + ([second, Text()] if second is not None else [])
-    parts += [*_reasons(sweep), Text(), *_knees(sweep)]
-    if sweep.ended is not None:
-        parts.append(Text(sweep.ended))
+    parts += [*_reasons(sweep), Text()]
+    parts += [Text(sweep.ended)] if sweep.adaptive and sweep.ended else _knees(sweep)
+    if sweep.skipped:
+        skipped = ", ".join(map(short_label, sweep.skipped))
+        parts.append(Text(f"Not measured: {skipped}. {sweep.ended or ''}"))
     return Group(*parts, _recommendation(sweep))
 
 
@@ -71,7 +74,7 @@ def sweep_table(sweep: SweepFile, *, width: int = 100) -> Table:
     columns = [one for one in _columns(sweep) if one.decides or width >= WIDE]
     title = f"sweep of {', '.join(sweep.params)}" + (f", {sweep.repeats} runs each" if sweep.repeats > 1 else "")
     table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for name in (*map(_stacked, sweep.params), *(one.name for one in columns)):
+    for name in (*map(stacked, sweep.params), *(one.name for one in columns)):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("SLA" if sweep.sla else "")
     chosen = sweep.recommendation.values if sweep.recommendation else None
@@ -86,22 +89,10 @@ def sweep_table(sweep: SweepFile, *, width: int = 100) -> Table:
 
 
 def _columns(sweep: SweepFile) -> list[Column]:
-    columns = list(COLUMNS)
-    if sweep.repeats > 1:
-        columns.insert(1, SPREAD)
+    columns = [COLUMNS[0], *([SPREAD] if sweep.repeats > 1 else []), *COLUMNS[1:]]
     if any(one.goodput_per_s is not None for one in sweep.points):
         columns.append(GOODPUT)
     return [*columns, LIMIT]
-
-
-def _stacked(param: str) -> str:
-    """A long name over several lines, so that the column stays narrow."""
-    lines = [""]
-    for word in param.replace("-", "- ").split():
-        if lines[-1] and len(lines[-1]) + len(word) > len("max-num-seqs"):
-            lines.append("")
-        lines[-1] += word
-    return "\n".join(lines)
 
 
 def spread(one: CurvePoint, field: str) -> str:
@@ -123,11 +114,23 @@ def _verdict(point: Point) -> Text:
 
 def _reasons(sweep: SweepFile) -> list[Text]:
     """What limits each setting, with the numbers; why one has none."""
-    told = [one for one in merge(sweep.points) if one.point.why is not None or one.point.error is not None]
-    texts = [Text.assemble((f"{one.label}: ", "bold"), _reason(one.point)) for one in told[:MOST_REASONS]]
+    told = _without_repetition([one for one in merge(sweep.points) if one.point.why or one.point.error is not None])
+    texts = [Text.assemble((f"{label}: ", "bold"), _reason(one.point)) for label, one in told[:MOST_REASONS]]
     if len(told) > MOST_REASONS:
         texts.append(Text(f"and {len(told) - MOST_REASONS} more in sweep.json", style="dim"))
     return texts
+
+
+def _without_repetition(curve: Sequence[CurvePoint]) -> list[tuple[str, CurvePoint]]:
+    """(label, last point) of each stretch in which nobody waits: one sentence is enough for it."""
+    told: list[tuple[str, CurvePoint]] = []
+    for limit, stretch in groupby(curve, key=lambda one: one.point.limit):
+        points = list(stretch)
+        if limit == "demand" and len(points) > 1:
+            told.append((f"{points[0].label} to {points[-1].label}", points[-1]))
+        else:
+            told += [(one.label, one) for one in points]
+    return told
 
 
 def _reason(point: Point) -> tuple[str, str]:

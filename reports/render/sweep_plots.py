@@ -15,7 +15,7 @@ from reports.schema import Point, SweepFile
 
 HEIGHT = 12
 MOST_WIDE = 100
-NAMES = {"p99_ttft_ms": "P99 TTFT in ms", "p99_tpot_ms": "P99 TPOT in ms", "p99_e2el_ms": "P99 E2EL in ms"}
+NAMES = {"p99_ttft_ms": "P99 TTFT in ms", "p99_tpot_ms": "P99 TPOT in ms"}
 
 Number = Callable[[Point], float | None]
 
@@ -28,9 +28,8 @@ def pictures(sweep: SweepFile, width: int) -> list[Text]:
         for key in ("p99_ttft_ms", "p99_tpot_ms")
     ]
     if "rate" in sweep.params and any(one.rate_per_s for one in sweep.points):
-        for key in ("p99_ttft_ms", "p99_e2el_ms"):
-            name = f"{NAMES[key]} from the schedule, against the offered rate"
-            drawn.append(_picture(sweep, width, lambda one: one.rate_per_s, key, "requests/s offered", name))
+        name = f"{NAMES['p99_ttft_ms']} from the schedule, against the offered rate"
+        drawn.append(_picture(sweep, width, lambda one: one.rate_per_s, "p99_ttft_ms", "requests/s offered", name))
     if any(one.goodput_per_s is not None for one in sweep.points) and numeric(one.values[0] for one in sweep.points):
         name = "goodput: requests/s within the SLA"
         drawn.append(_picture(sweep, width, _first_value, "goodput_per_s", sweep.params[0], name, log_x=True))

@@ -31,3 +31,13 @@ def share(value: float | None) -> str:
 
 def verdict(word: str) -> Text:
     return Text(word.upper().replace("_", " "), style=STYLES.get(word, "bold"))
+
+
+def stacked(param: str) -> str:
+    """A long name over several lines, so that the column stays narrow."""
+    lines = [""]
+    for word in param.replace("-", "- ").split():
+        if lines[-1] and len(lines[-1]) + len(word) > len("max-num-seqs"):
+            lines.append("")
+        lines[-1] += word
+    return "\n".join(lines)
