@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
-from reports.curves import point_of, read_sweep, write_sweep
+from reports.curves import (
+    knee,
+    label_of,
+    mean_interval,
+    merge,
+    neighbours,
+    pareto,
+    point_of,
+    read_sweep,
+    series,
+    write_sweep,
+)
 from reports.files import FolderError
+from reports.limits import annotated
 from reports.recommend import recommend
-from reports.schema import Point, Signals, SlaResult, SweepFile, Validity
+from reports.saturation import saturation
+from reports.schema import PacingInfo, Point, Signals, SlaResult, Steady, SweepFile, Validity
 from reports.summary import completed_run
 from tests.reports.factory import bus_stop, header, record, row
 
@@ -152,3 +167,132 @@ def test_sweep_json_is_read_as_written(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text('{"schema": "cbbench.run/1"}')
     with pytest.raises(FolderError, match="its schema"):
         read_sweep(tmp_path)
+
+
+# Repeats, the knee, the frontier
+
+
+def runs(speeds: list[float], **fields: object) -> list[Point]:
+    return [msgspec.structs.replace(point(8, speed, **fields), repeat=at) for at, speed in enumerate(speeds)]
+
+
+def test_repeats_become_one_point_with_an_interval_from_three_on() -> None:
+    (one,) = merge(runs([100, 110, 130]))
+    assert one.point.output_token_per_s == 110
+    assert len(one.runs) == 3
+    low, high = one.intervals["output_token_per_s"]
+    half = 4.302653 * math.sqrt(700 / 3 / 3)  # t(0.975, 2) times the standard error
+    assert (low, high) == pytest.approx((340 / 3 - half, 340 / 3 + half))
+    (two,) = merge(runs([100, 110]))
+    assert two.point.output_token_per_s == 105
+    assert two.intervals == {}
+
+
+def test_the_interval_of_the_mean_holds_what_it_says() -> None:
+    """95 % of 2,000 samples of 4; a binomial count of 2,000 leaves 0.95 +- 0.02 once in 20,000 tries."""
+    draws = np.random.default_rng(1).normal(50, 9, (2000, 4))
+    held = sum(low <= 50 <= high for low, high in map(mean_interval, draws.tolist()))
+    assert held / 2000 == pytest.approx(0.95, abs=0.02)
+
+
+def test_without_repeats_the_runs_own_interval_counts() -> None:
+    (one,) = merge([point(8, 100, p99_ttft_ci_ms=(80.0, 140.0))])
+    assert one.intervals == {"p99_ttft_ms": (80.0, 140.0)}
+    both = [point(8, 100, p99_ttft_ci_ms=(80.0, 140.0)), point(8, 100, p99_ttft_ci_ms=(70.0, 120.0), repeat=1)]
+    assert merge(both)[0].intervals == {"p99_ttft_ms": (70.0, 140.0)}
+
+
+def test_merged_verdicts_signals_and_failures() -> None:
+    judged = [sla("pass", 100), sla("pass", 200), sla("fail", 900)]
+    made = [
+        msgspec.structs.replace(one, sla=(result,), validity=Validity("overloaded" if at else "ok"),
+                                signals=Signals(preemptions=at, device_busy=at / 10, blocked={"kv": 0.3}))
+        for at, (one, result) in enumerate(zip(runs([1, 2, 3]), judged, strict=True))
+    ]  # fmt: skip
+    (one,) = merge([*made, Point(values=(8,), repeat=3, folder="", error="gone")])
+    assert (one.point.sla[0].verdict, one.point.sla[0].value) == ("inconclusive", 200)
+    assert one.point.validity == Validity("overloaded")
+    assert one.point.signals == Signals(preemptions=1, device_busy=0.1, blocked={"kv": pytest.approx(0.3)})
+    assert len(one.runs) == 3
+    (failing,) = merge([msgspec.structs.replace(one, sla=(sla("fail", 900),)) for one in made[:2]])
+    assert failing.point.sla[0].verdict == "fail"
+    (lost,) = merge([Point(values=(8,), folder="", error="gone")])
+    assert (lost.runs, lost.point.error) == ((), "gone")
+
+
+def test_order_and_series_of_two_parameters() -> None:
+    grid = [Point(values=(seats, mode), folder="") for mode in ("static", "continuous") for seats in (16, 2)]
+    curve = merge(grid)
+    assert [one.values for one in curve] == [(2, "static"), (2, "continuous"), (16, "static"), (16, "continuous")]
+    assert {rest: [one.values[0] for one in line] for rest, line in series(curve).items()} == {
+        ("static",): [2, 16], ("continuous",): [2, 16],
+    }  # fmt: skip
+    before, beyond = neighbours(curve, (16, "static"))
+    assert (before.values if before else None, beyond) == ((2, "static"), None)
+    assert label_of(["max-num-seqs", "chunked-prefill"], [2, False]) == "max-num-seqs 2, chunked-prefill false"
+
+
+def test_the_knee_is_where_throughput_over_latency_is_largest() -> None:
+    law = merge([point(seats, 1000 * seats / (20 + seats), tpot=20 + seats) for seats in (5, 10, 20, 40, 80)])
+    top = knee(law)
+    assert top is not None
+    assert top.values == (20,), "where the fixed and the growing part of a step are equal"
+    assert knee(merge([Point(values=(1,), folder="", error="no")])) is None
+
+
+def test_the_frontier_has_only_what_nothing_beats() -> None:
+    pairs = {1: (90.0, 100), 2: (80.0, 190), 3: (70.0, 150), 4: (60.0, 300), 5: (60.0, 290), 6: (10.0, 300)}
+    points = [point(name, speed, tokens_per_s_per_user=user) for name, (user, speed) in pairs.items()]
+    assert [one.values[0] for one in pareto(merge(points))] == [1, 2, 4]
+
+
+def test_each_point_says_what_limits_it() -> None:
+    full = Signals(device_busy=0.95, waiting_mean=5.0, preemptions=0)
+    late = Validity("client_limited", ("requests were sent late",))
+    told = annotated(
+        [
+            point(8, 500, tpot=20.0, signals=full),
+            point(16, 510, tpot=40.0, signals=full),
+            point(32, 510, signals=Signals(preemptions=7, kv_usage_peak=1.0, waiting_mean=5.0)),
+            point(64, 510, validity=late),
+            point(128, 510, signals=Signals(waiting_mean=3.0, blocked={"batch": 0.9})),
+            Point(values=(256,), folder="", error="no"),
+        ]
+    )
+    assert [one.limit for one in told] == ["queue", "compute", "kv", "client", "batch", None]
+    assert told[1].why == "compute is the limit (device 95% busy, median TPOT 20 to 40 ms for 1.02x the throughput)"
+    assert "7 preemptions" in (told[2].why or "")
+    assert told[5].why is None
+
+
+@pytest.mark.parametrize(
+    ("rate", "completed_per_s", "seconds", "arrival", "saturated"),
+    [
+        (10.0, 9.8, 100, "poisson", False),
+        (10.0, 8.0, 100, "poisson", True),
+        (10.0, 8.0, 5, "poisson", False),  # 40 of 50: within the chance of so few arrivals
+        (10.0, 9.0, 5, "constant", True),
+        (10.0, 8.0, 100, "gamma:4", False),
+        (None, 1.0, 100, None, False),
+    ],
+)
+def test_saturation(
+    rate: float | None, completed_per_s: float, seconds: float, arrival: str | None, saturated: bool
+) -> None:
+    run = completed_run(record([row(i, [5.0, 9.0], scheduled_ms=i) for i in range(20)]), header(rate_per_s=rate))
+    assert run.summary is not None
+    window = Steady(start_s=0.0, end_s=seconds, request_per_s=completed_per_s, output_token_per_s=1.0)
+    throughput = msgspec.structs.replace(run.summary.throughput, steady=window)
+    workload = msgspec.structs.replace(run.workload, pacing=PacingInfo(rate_per_s=rate, arrival=arrival))
+    changed = msgspec.structs.replace(
+        run, workload=workload, summary=msgspec.structs.replace(run.summary, throughput=throughput)
+    )
+    assert (saturation(changed) is not None) is saturated
+    overloaded = msgspec.structs.replace(changed, validity=Validity("overloaded", ("arrivals outran completions",)))
+    assert saturation(overloaded) == ("arrivals outran completions" if rate else None)
+
+
+def test_other_work_is_not_ranked() -> None:
+    advice = recommend(["workload"], [point("azure-conv", 100), point("azure-code", 200)])
+    assert advice.values is None
+    assert "other work" in advice.reason
