@@ -1,8 +1,8 @@
 """How long a report takes: `python benchmarks/reports.py [--requests N] [--gaps N] [--unit step|us]`.
 
 Writes the folder of a made-up run (a ledger with seats, Poisson arrivals, lognormal lengths), then rebuilds its
-run.json from the raw files in a process of its own, so that its peak memory is its own. `--points N` also makes a sweep
-of N such runs, each a hundredth of the size, and times the report of the sweep.
+run.json from the raw files in a process of its own, so that its peak memory is its own. With `--points N` it makes a
+sweep of N simulated runs instead and times `cbbench report` of it, with `--report "--format html"` as a page, say.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -139,17 +140,63 @@ print(json.dumps({"rebuild_s": done - begin, "cpu_s": cpu_done - cpu, "peak_mib"
 """
 
 
+def environment() -> dict[str, str]:
+    root = Path(__file__).resolve().parents[1]
+    return {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+
+
 def measure(script: str, *arguments: str) -> dict[str, float]:
     """What a child process says of itself: its peak memory is not ours."""
-    root = Path(__file__).resolve().parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, env=environment(), check=False
     )
     if done.returncode:
         raise SystemExit(done.stderr)
     found: dict[str, float] = json.loads(done.stdout)
     return found
+
+
+def measure_run(options: argparse.Namespace, folder: Path) -> None:
+    run = folder / "run"
+    if not run.exists():
+        begin = time.perf_counter()
+        write_run(run, options.requests, options.gaps, options.unit)
+        print(f"written in {time.perf_counter() - begin:.1f} s")
+    size = sum(file.stat().st_size for file in run.iterdir()) / 2**20
+    found = measure(CHILD, str(run))
+    print(
+        f"{found['requests']:,} requests, {found['gaps']:,} gaps, {size:,.0f} MiB: rebuilt in "
+        f"{found['rebuild_s']:.2f} s ({found['cpu_s']:.2f} s of a core), peak memory {found['peak_mib']:,.0f} MiB; "
+        f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    )
+
+
+def measure_sweep(points: int, report: list[str], folder: Path) -> None:
+    """The whole command, the start of Python included."""
+    sweep = folder / "sweep"
+    if not sweep.exists():
+        rows = ",".join(str(8 * (point + 1)) for point in range(points))
+        asked = ["max-num-seqs", "--values", rows, "--num-requests", "1000", "--rate", "10"]
+        engine = ["--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b"]
+        command("sweep", *asked, *engine, "-o", str(sweep))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    begin = time.perf_counter()
+    command("report", str(sweep), *report)
+    took_s = time.perf_counter() - begin
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    said = " ".join(["cbbench report SWEEP", *report])
+    print(
+        f"{points} points of 1,000 requests, `{said}`: {took_s:.2f} s ({cpu_s:.2f} s of a core); "
+        f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    )
+
+
+def command(*arguments: str) -> None:
+    start = [sys.executable, "-c", "from cbbench.entry import main; main()"]
+    done = subprocess.run([*start, *arguments], capture_output=True, text=True, env=environment(), check=False)
+    if done.returncode not in (0, 3, 5):  # 3 and 5: an SLA
+        raise SystemExit(done.stderr)
 
 
 def main() -> None:
@@ -158,21 +205,15 @@ def main() -> None:
     parser.add_argument("--gaps", type=int, default=200_000_000)
     parser.add_argument("--unit", choices=("step", "us"), default="step", help="of token events: in process, or HTTP")
     parser.add_argument("--folder", type=Path, help="where the run is kept, or taken from if it is there already")
+    parser.add_argument("--points", type=int, help="make a sweep of so many runs and time its report instead")
+    parser.add_argument("--report", default="", help="more arguments of `cbbench report`, in one string")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="cbbench-reports-"))
     try:
-        run = folder / "run"
-        if not run.exists():
-            begin = time.perf_counter()
-            write_run(run, options.requests, options.gaps, options.unit)
-            print(f"written in {time.perf_counter() - begin:.1f} s")
-        size = sum(file.stat().st_size for file in run.iterdir()) / 2**20
-        found = measure(CHILD, str(run))
-        print(
-            f"{found['requests']:,} requests, {found['gaps']:,} gaps, {size:,.0f} MiB: rebuilt in "
-            f"{found['rebuild_s']:.2f} s ({found['cpu_s']:.2f} s of a core), peak memory {found['peak_mib']:,.0f} MiB; "
-            f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-        )
+        if options.points:
+            measure_sweep(options.points, options.report.split(), folder)
+        else:
+            measure_run(options, folder)
     finally:
         if options.folder is None:
             shutil.rmtree(folder)
