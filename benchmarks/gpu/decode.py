@@ -28,7 +28,9 @@ def run(task: Task) -> Iterator[Row]:
         pool = _pool_for(model, cells, setting.decode_steps)
         for rows, context in cells:
             yield f"{name} {rows}x{context}", _cell(task, model, pool, rows, context)
+        device = model.llama.device
         del pool, model
+        driving.release(device)
 
 
 def _pool_for(model: LoadedModel, cells: tuple[tuple[int, int], ...], steps: int) -> KVPool:
@@ -48,8 +50,7 @@ def _cell(task: Task, model: LoadedModel, pool: KVPool, rows: int, context: int)
         return {"skipped": f"needs {needed} KV blocks, and {pool.blocks} fit the device"}
     if task.left_s() < CELL_S and not task.setting.quick:
         return {"skipped": "no time left for it"}
-    graphs = (rows,) if task.setting.device == "cuda" else ()
-    decoded = driving.decode(model, pool, rows=rows, context=context, steps=steps, graph_sizes=graphs)
+    decoded = driving.decode(model, pool, rows=rows, context=context, steps=steps, graph_sizes=(rows,))
     numbers = timings(decoded.full_steps())
     bytes_per_s, flop_per_s = (task.number("ceilings", row, "per_s") for row in ("bandwidth", "matmul"))
     if bytes_per_s and flop_per_s:
@@ -59,7 +60,7 @@ def _cell(task: Task, model: LoadedModel, pool: KVPool, rows: int, context: int)
         )
         floor_ms = 1e3 * floor_s(operators, bytes_per_s=bytes_per_s, flop_per_s=flop_per_s)
         numbers |= {"floor_ms": floor_ms, "over_floor": numbers["step_ms"] / floor_ms}
-    return numbers | {"graph": bool(graphs)}
+    return numbers | {"graph": decoded.graphs}
 
 
 def timings(steps: np.ndarray) -> dict[str, float]:

@@ -7,6 +7,7 @@ step costs depends on neither.
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,13 @@ def build(name: str, device: str, dtype: str = "bf16") -> LoadedModel:
 def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def release(device: torch.device) -> None:
+    """Give back what nobody holds any more: torch keeps it, and the memory that is free is asked of the driver."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def filled_pool(model: LoadedModel, blocks: int) -> KVPool:
@@ -76,6 +84,7 @@ class Decoded:
     record: RunRecord
     outputs: list[list[int]]  # of each request, without the first token, which no step has computed
     rows: int
+    graphs: bool
 
     def full_steps(self) -> np.ndarray:
         """Ledger rows of the decode steps with all requests in them, after the first few."""
@@ -87,17 +96,23 @@ class Decoded:
 def decode(
     model: LoadedModel, pool: KVPool, *, rows: int, context: int, steps: int, graph_sizes: Sequence[int] = ()
 ) -> Decoded:
-    """`rows` requests with prompts of `context` tokens, which are not computed, and `steps` tokens after them."""
+    """`rows` requests with prompts of `context` tokens, which are not computed, and `steps` tokens after them.
+
+    graph_sizes: rows of the steps that are graphs, where the kernels can be captured at all.
+    """
     llama = model.llama
+    release(llama.device)  # graphs and scratch of an executor before this one
     clock = WallClock()
     # At most `most` tokens: the last one sampled is never fed back.
     most = context + steps + 1
+    kernels = choose_kernels("auto", llama.config, llama.device, rows)
+    graph_sizes = graph_sizes if kernels.captures else ()
     executor = TorchExecutor(
         llama,
         pool,
         max_num_seqs=rows,
         clock=clock,
-        kernels=choose_kernels("auto", llama.config, llama.device, rows),
+        kernels=kernels,
         graph_sizes=graph_sizes,
         max_blocks=-(-most // pool.block_size),
     )
@@ -129,7 +144,7 @@ def decode(
         depth=1 if llama.device.type == "cuda" else 0,
     )
     outputs = [np.asarray(one.tokens)[context + 1 : context + 1 + steps].tolist() for one in requests]
-    return Decoded(record, outputs, rows)
+    return Decoded(record, outputs, rows, graphs=bool(graph_sizes))
 
 
 def blocks_for(rows: int, tokens: int) -> int:

@@ -6,7 +6,6 @@ batch, its memory and its kernels itself, as its user would leave it.
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Iterator
@@ -44,9 +43,7 @@ def run(task: Task) -> Iterator[Row]:
     ours = _ours(model, plan, context)
     yield "cbbench", {"output_token_per_s": ours, **work}
     del model
-    gc.collect()
-    if setting.device == "cuda":
-        torch.cuda.empty_cache()
+    driving.release(torch.device(setting.device))
     if task.left_s() < PEER_S and not setting.quick:
         yield "transformers", {"skipped": "no time left for it"}
         return

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from benchmarks.gpu.driving import release
 from benchmarks.gpu.setting import Row, Task
+from cbbench.cli.app import invoke
+from reports.folder import read_record
 
 RUN_S = 15.0  # what one takes at most, about; it is not begun with less left
 
 
 def run(task: Task) -> Iterator[Row]:
-    # Here, so that a machine without typer, rich or scipy is told which of them it lacks.
-    from cbbench.cli.app import invoke
-    from reports.folder import read_record
-
     setting = task.setting
     requests, seats = (4, 4) if setting.quick else (192, 96)
     with tempfile.TemporaryDirectory(prefix="cbbench-gpu-") as temporary:
@@ -31,7 +31,7 @@ def run(task: Task) -> Iterator[Row]:
                 continue
             folder = Path(temporary) / mode
             common = _common(task, setting.large, requests, folder)
-            code, error = _quietly(invoke, ["run", "--mode", mode, "--max-num-seqs", str(seats), *common])
+            code, error = _quietly(task, ["run", "--mode", mode, "--max-num-seqs", str(seats), *common])
             if code != 0:
                 yield f"run {mode}", {"ok": False, "error": error, "exit_code": code}
                 continue
@@ -43,7 +43,7 @@ def run(task: Task) -> Iterator[Row]:
         values = "1,4" if setting.quick else "16,64,256"
         folder = Path(temporary) / "sweep"
         common = _common(task, setting.small, requests // 2, folder)
-        code, error = _quietly(invoke, ["sweep", "max-num-seqs", "--values", values, *common])
+        code, error = _quietly(task, ["sweep", "max-num-seqs", "--values", values, *common])
         points = {path.parent.name: path for path in sorted(folder.glob("*/run.json"))}
         for name, path in points.items():
             yield f"sweep {name}", _numbers(json.loads(path.read_text(encoding="utf-8")))
@@ -58,8 +58,9 @@ def _common(task: Task, model: str, requests: int, folder: Path) -> list[str]:
     ]
 
 
-def _quietly(invoke: Any, arguments: list[str]) -> tuple[int, str]:
+def _quietly(task: Task, arguments: list[str]) -> tuple[int, str]:
     """(exit code, the line of the error): what it prints is not ours to show."""
+    release(torch.device(task.setting.device))  # the run before was a process of its own, as far as this one can tell
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = invoke(arguments)

@@ -46,6 +46,7 @@ def run(task: Task) -> Iterator[Row]:
             measured[tokens].append((model.llama.config.parameters, numbers["swap_over_recompute"]))
             yield f"{name} {tokens} tokens", numbers
         del model
+        driving.release(torch.device(setting.device))
     for tokens, points in measured.items():
         yield f"crossover {tokens} tokens", {"parameters": crossover(points)}
 
