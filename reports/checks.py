@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from reports.gate import RATES, exit_code
+from reports.gate import RATES, exit_code, latency_of
 from reports.schema import RunFile, SlaResult
 
 GATE_SCHEMA: Final = "cbbench.gate/1"
@@ -70,23 +70,30 @@ def sla_checks(run: RunFile, scenario: str) -> list[Check]:
 
 
 def _sla_check(run: RunFile, scenario: str, one: SlaResult) -> Check:
-    verdict, reason = one.verdict, one.reason
+    verdict, reason, value = one.verdict, one.reason, one.value
     if (doubt := _doubt(run, one)) is not None:
         verdict, reason = "inconclusive", f"{doubt} (it would be: {one.verdict}, {one.reason})"
+    if _overloaded(run) and latency_of(one.metric):
+        value = None  # a longer run would have had another
+        reason += f" (overloaded: {_reasons(run)})"
     sign = ">=" if one.metric in (*RATES, "attainment") else "<="
-    return Check(scenario, one.metric, "sla", verdict, f"{sign} {one.bound:g}", reason, one.value)
+    return Check(scenario, one.metric, "sla", verdict, f"{sign} {one.bound:g}", reason, value)
 
 
 def _doubt(run: RunFile, one: SlaResult) -> str | None:
     """Why this verdict cannot be trusted. A failed SLA stays failed, unless it was the client that was slow."""
-    validity = run.validity.verdict if run.validity else "ok"
-    reasons = "; ".join(run.validity.reasons) if run.validity else ""
-    if validity == "client_limited":
-        return f"client limited: {reasons}"
+    if run.validity is not None and run.validity.verdict == "client_limited":
+        return f"client limited: {_reasons(run)}"
     if one.verdict != "pass":
         return None
     if run.interrupted:
         return "the run was interrupted"
-    if validity == "overloaded" and one.metric not in (*RATES, "failure_rate"):
-        return f"overloaded, so latencies only say how long the run was: {reasons}"
     return None
+
+
+def _overloaded(run: RunFile) -> bool:
+    return run.validity is not None and run.validity.verdict == "overloaded"
+
+
+def _reasons(run: RunFile) -> str:
+    return "; ".join(run.validity.reasons) if run.validity else ""

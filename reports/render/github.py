@@ -34,17 +34,18 @@ def _property(text: str) -> str:
 
 
 def benchmark_json(runs: Sequence[Stored]) -> list[dict[str, str | float]]:
-    """customSmallerIsBetter: a list of names with values. So throughput is told by its inverse."""
+    """customSmallerIsBetter: a list of names with values. So throughput is told by its inverse. What a run's validity
+    forbids to compare is left out, as a trend of it would mean nothing."""
     entries: list[dict[str, str | float]] = []
     for one in runs:
         summary = one.run.summary
         assert summary is not None  # every stored run was judged
         values: list[tuple[str, str, float | None]] = [
             (f"{stat} {name}", "ms", getattr(getattr(summary.latency, f"{name}_ms"), stat))
-            for name in ("ttft", "tpot", "itl", "e2el")
+            for name in _trusted(one)
             for stat in ("mean", "p50", "p99")
         ]
-        rate = summary.throughput.output_token_per_s
+        rate = summary.throughput.output_token_per_s if _trusted(one) else None
         values.append(("time per 1,000 output tokens", "s", 1000 / rate if rate else None))
         entries += [
             {"name": f"{one.name}: {name}", "unit": unit, "value": value}
@@ -52,3 +53,11 @@ def benchmark_json(runs: Sequence[Stored]) -> list[dict[str, str | float]]:
             if value is not None
         ]
     return entries
+
+
+def _trusted(one: Stored) -> tuple[str, ...]:
+    """The latencies that say something of the server."""
+    validity = one.run.validity.verdict if one.run.validity else "ok"
+    if validity == "overloaded":  # waits say how long the run was
+        return ("tpot", "itl")
+    return ("ttft", "tpot", "itl", "e2el") if validity == "ok" and not one.run.interrupted else ()

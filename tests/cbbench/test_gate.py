@@ -105,10 +105,21 @@ def test_an_mlperf_preset(cbbench: Call, calm: str) -> None:
 
 def test_an_overloaded_run_proves_no_latency(cbbench: Call, simulate: Call) -> None:
     simulate("over", "--rate", 400, "--num-requests", 300, "--max-num-seqs", 4)
-    result = json.loads(cbbench("gate", "over", "--sla", "max_ttft_ms<=1000000", "--json").out)
-    assert result["exit_code"] == 5
-    assert "overloaded" in result["checks"][0]["reason"]
-    assert cbbench("gate", "over", "--sla", "p99_ttft_ms<=1").code == 3
+    outcome = cbbench("gate", "over", "--sla", "p50_ttft_ms<=1000000", "--benchmark-json", "bench.json", "--json")
+    assert outcome.code == 5
+    (check,) = json.loads(outcome.out)["checks"]
+    assert check["verdict"] == "inconclusive"
+    assert "arrivals outran completions" in check["reason"]
+    assert check["value"] is None, "a percentile of it would only say how long the run was"
+    named = {one["name"] for one in json.loads(Path("bench.json").read_text())}
+    assert "over: p99 tpot" in named
+    assert "over: p99 ttft" not in named
+    failed = cbbench("gate", "over", "--sla", "p99_ttft_ms<=1", "--json")
+    assert failed.code == 3, "it does not meet the bound, and would less if it ran longer"
+    assert "overloaded" in json.loads(failed.out)["checks"][0]["reason"]
+    assert cbbench("gate", "over", "--sla", "output_token_per_s>=1").code == 0, "a rate it can show"
+    compared = json.loads(cbbench("gate", "over", "--baseline", "over", "--budget", "ttft=5%", "--json").out)
+    assert compared["exit_code"] == 0, "equal to the bit all the same"
 
 
 def test_a_run_that_was_cut_short_proves_nothing(cbbench: Call, calm: str) -> None:
@@ -301,7 +312,10 @@ def test_a_gate_on_percentiles_alone_never_passes_one(cbbench: Call, tmp_path: P
 
 
 def test_ab_measures_in_turns_and_fails_what_is_slower(cbbench: Call) -> None:
-    outcome = cbbench("compare", "--ab", SETTINGS, f"{SETTINGS} --max-num-seqs 2", "--pairs", 3, "-o", "ab", "--json")
+    outputs = ("--junit", "ab.xml", "--github", "--benchmark-json", "b.json")
+    outcome = cbbench(
+        "compare", "--ab", SETTINGS, f"{SETTINGS} --max-num-seqs 2", "--pairs", 3, "-o", "ab", "--json", *outputs
+    )
     assert outcome.code == 4
     result = json.loads(outcome.out)
     e2el = next(one for one in result["checks"] if one["metric"] == "mean_e2el_ms")
@@ -311,6 +325,12 @@ def test_ab_measures_in_turns_and_fails_what_is_slower(cbbench: Call) -> None:
     runs = [json.loads(Path("ab", side, pair, "run.json").read_text()) for pair in ("01", "02") for side in "ab"]
     hashes = [run["workload"]["sha256"] for run in runs]
     assert hashes[0] == hashes[1] != hashes[2] == hashes[3]
+    (suite,) = ElementTree.parse("ab.xml").getroot()
+    assert (suite.get("name"), int(suite.get("failures") or 0) > 0) == ("A and B", True)
+    assert any(line.startswith("::error title=mean_e2el_ms") for line in outcome.err.splitlines())
+    assert {one["name"].partition(":")[0] for one in json.loads(Path("b.json").read_text())} == {
+        "ab/b/01", "ab/b/02", "ab/b/03"
+    }  # fmt: skip
 
 
 def test_aa_of_the_simulator_repeats_itself(cbbench: Call) -> None:
