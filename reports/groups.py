@@ -48,7 +48,7 @@ class Groups:
     def service_gap_tokens(self) -> float | None:
         if len(self._tenants) < 2:
             return None
-        return service_gap_tokens(self._record, self._record.event_times_ns(), self._tenant_of_row, len(self._tenants))
+        return service_gap_tokens(self._record, self._tenant_of_row, len(self._tenants))
 
     def _split(self, which: IntColumn, names: Sequence[str]) -> dict[str, Group]:
         counts = np.bincount(which, minlength=len(names))

@@ -118,15 +118,6 @@ def _between_ms(begin_ns: IntColumn, end_ns: IntColumn, wanted: BoolArray) -> Fl
     return np.where(known, (end_ns - begin_ns) / 1e6, np.nan)
 
 
-def event_owner(record: RunRecord) -> NDArray[np.int32]:
-    """The row of the record that each token event belongs to, -1 for none."""
-    at, count = record.column("events_at"), record.column("events")
-    owner = np.full(record.event_values.shape[0], -1, dtype=np.int32)
-    skipped = at - (np.cumsum(count) - count)  # how far a row's events lie from where the rows before end
-    owner[np.arange(count.sum()) + np.repeat(skipped, count)] = np.repeat(np.arange(len(record)), count)
-    return owner
-
-
 def definitions() -> dict[str, str]:
     """One sentence per key of the summary; written into every run.json."""
     return dict(_DEFINITIONS)

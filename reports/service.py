@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import MISSING, RunRecord
-from reports.metrics import event_owner
+from reports.events import Events
 from reports.quantiles import FloatArray
 from workloads.plan import IntColumn
 
 PROMPT_WEIGHT, OUTPUT_WEIGHT = 1, 2
 MOST_MOMENTS = 1 << 17  # at which the service is compared; a run with more moments is compared at evenly chosen ones
+MOST_EVENTS = 1 << 22  # whose times are sorted to choose them
 
 
 def waits_ns(record: RunRecord) -> tuple[IntColumn, IntColumn]:
@@ -41,19 +42,17 @@ def waits_ns(record: RunRecord) -> tuple[IntColumn, IntColumn]:
     return record.column_ns("submitted"), until
 
 
-def service_gap_tokens(record: RunRecord, event_ns: IntColumn, tenant: IntColumn, tenants: int) -> float | None:
+def service_gap_tokens(record: RunRecord, tenant: IntColumn, tenants: int) -> float | None:
     """The most service by which one tenant got ahead of another within a time in which both had somebody waiting.
 
-    event_ns  of every token event of the record
-    tenant    index of every request of the record
-    None where no two tenants ever waited at the same time.
+    tenant: index of every request of the record. None where no two tenants ever waited at the same time.
     """
     begin, end = waits_ns(record)
     reached = begin != MISSING
     waiting = [
         overlaps(begin[reached & (tenant == one)], end[reached & (tenant == one)], depth=1) for one in range(tenants)
     ]
-    moments, served = _served(record, event_ns, tenant, tenants)
+    moments, served = _served(record, tenant, tenants)
     gaps = []
     for one, other in combinations(range(tenants), 2):
         begins, ends = (np.concatenate(sides) for sides in zip(waiting[one], waiting[other], strict=True))
@@ -71,23 +70,34 @@ def overlaps(begin: IntColumn, end: IntColumn, depth: int) -> tuple[IntColumn, I
     return begin[end > begin], end[end > begin]
 
 
-def _served(
-    record: RunRecord, event_ns: IntColumn, tenant: IntColumn, tenants: int
-) -> tuple[IntColumn, NDArray[np.float64]]:
+def _served(record: RunRecord, tenant: IntColumn, tenants: int) -> tuple[IntColumn, NDArray[np.float64]]:
     """(moments, service[tenants, moments] that each tenant got up to and including each moment)."""
-    owner = event_owner(record)
-    at, count = record.column("events_at"), record.column("events")
+    events, everybody = Events(record), np.ones(len(record), np.bool_)
+    moments = _moments(record, events)
     # Events of a request share its output tokens evenly: a server may send several tokens in one event.
-    worth = (OUTPUT_WEIGHT * record.column("output_tokens") / np.maximum(count, 1))[owner]
-    streamed = count > 0
-    worth[at[streamed]] += PROMPT_WEIGHT * record.column("prompt_tokens")[streamed]
-    owned = owner >= 0
-    moments, which = np.unique(event_ns[owned], return_inverse=True)
-    stride = max(1, -(-moments.shape[0] // MOST_MOMENTS))
-    moments = np.append(moments[stride - 1 : -1 : stride], moments[-1:])
-    cell = tenant[owner[owned]] * moments.shape[0] + which.reshape(-1) // stride
-    service = np.bincount(cell, weights=worth[owned], minlength=tenants * moments.shape[0])
+    worth = OUTPUT_WEIGHT * record.column("output_tokens") / np.maximum(record.column("events"), 1)
+    prompts = PROMPT_WEIGHT * record.column("prompt_tokens")
+    service = np.zeros(tenants * moments.shape[0])
+    for batch in events.batches(everybody):
+        served = np.repeat(worth[batch.rows], batch.counts)
+        served[batch.starts] += prompts[batch.rows]
+        cell = np.repeat(tenant[batch.rows] * moments.shape[0], batch.counts)
+        cell += np.searchsorted(moments, batch.times_ns())
+        service += np.bincount(cell, weights=served, minlength=service.shape[0])
     return moments, service.reshape(tenants, -1).cumsum(axis=1)
+
+
+def _moments(record: RunRecord, events: Events) -> IntColumn:
+    """When tokens came, ascending: all such moments or, of many, some that lie evenly among them, and the last."""
+    stride = max(1, int(record.column("events").sum()) // MOST_EVENTS)
+    seen, last = [np.empty(0, np.int64)], np.empty(0, np.int64)
+    for batch in events.batches(np.ones(len(record), np.bool_)):
+        at_ns = batch.times_ns()
+        seen.append(at_ns[::stride])
+        last = np.append(last, at_ns.max()).max(keepdims=True)
+    moments = np.unique(np.concatenate([*seen, last]))
+    stride = max(1, -(-moments.shape[0] // MOST_MOMENTS))
+    return np.append(moments[stride - 1 : -1 : stride], last)
 
 
 def _widest(moments: IntColumn, ahead: FloatArray, begin: IntColumn, end: IntColumn) -> float | None:

@@ -210,7 +210,7 @@ def test_the_gap_equals_plain_python(made: RunRecord) -> None:
             if all(waiting[a][t] and waiting[b][t] for t in range(begin, end)):
                 worst = max(worst or 0.0, abs(ahead[end] - ahead[begin]))
     which = np.array([names.index(one.tenant) for one in made.rows], dtype=np.int64)
-    found = service_gap_tokens(made, made.event_times_ns(), which, len(names))
+    found = service_gap_tokens(made, which, len(names))
     assert found == worst if worst is None else found == pytest.approx(worst)
 
 
