@@ -13,8 +13,11 @@ from engines.remote.sse import SseEvent
 
 
 def body(config: RemoteConfig, asked: Asked) -> bytes:
-    """Its defaults are greedy; it refuses a temperature of 0. It cannot be told to go on after an end token."""
-    parameters: dict[str, Any] = {"max_new_tokens": asked.output_tokens, "decoder_input_details": False}
+    """Its defaults are greedy; it refuses a temperature of 0. It cannot be told to go on after an end token.
+
+    Without `details` it counts for nobody: its last event then has no details either (router/src/server.rs).
+    """
+    parameters: dict[str, Any] = {"max_new_tokens": asked.output_tokens, "details": True}
     if config.temperature > 0:
         parameters |= {"do_sample": True, "temperature": config.temperature}
     if config.top_p < 1:

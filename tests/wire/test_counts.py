@@ -118,20 +118,22 @@ def test_a_strict_server_is_explained(field: str) -> None:
 
 
 def test_tgi() -> None:
-    """Its own API: text only, one token per event, the counts in the last one, no [DONE]."""
+    """Its own API: text only, one token per event, the counts in the last one if asked for, no [DONE]."""
     info = plain("200 OK", b'{"model_id":"bloom","max_total_tokens":2048}')
 
     async def script(call: Call) -> None:
         served = len(call.body["inputs"].split()) + 1
         last = {"finish_reason": "length", "generated_tokens": 2, "input_length": served}
         first_event = event({"token": {"id": 1, "text": "a"}, "generated_text": None, "details": None})
-        last_event = event({"token": {"id": 2, "text": "b"}, "generated_text": "ab", "details": last})
+        details = last if call.body["parameters"].get("details") else None
+        last_event = event({"token": {"id": 2, "text": "b"}, "generated_text": "ab", "details": details})
         await call.send(HEAD + chunk(first_event), chunk(last_event) + END)
 
     with FakeServer(script, models=info) as server:
         ran = load(server, requests=3, api="tgi", prompt_tokens=20, warmup_requests=1)
     assert ran.failures == [None] * 3
     assert {(row.prompt_tokens, row.output_tokens, row.events) for row in ran.record.rows} == {(20, 2, 2)}
+    assert {row.token_source for row in ran.record.rows} == {"usage"}
     assert server.heads[0].startswith("POST /generate_stream ")
     assert server.bodies[-1]["parameters"]["max_new_tokens"] == 2
 
