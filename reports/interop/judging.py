@@ -17,6 +17,7 @@ from reports.metrics import definitions
 from reports.schema import Criteria, Distribution, RunFile, SlaResult, Summary, Validity, Verdict
 
 NO_REQUESTS = "the file holds no single requests, so no violation can be counted: within the bound, but not proved"
+ALONE = "judged by the value in the file alone"
 UNSEEN = "this cannot be told from the file"
 
 
@@ -57,9 +58,7 @@ class _Judge:
         if value is None:
             return self._build(sla, sla.metric, None, "inconclusive", UNSEEN)
         within = value <= sla.bound if sla.upper else value >= sla.bound
-        return self._build(
-            sla, sla.metric, value, "pass" if within else "fail", "judged by the value in the file alone"
-        )
+        return self._build(sla, sla.metric, value, "pass" if within else "fail", ALONE)
 
     def _latency(self, sla: Sla, latency: str) -> SlaResult:
         metric = f"{sla.stat}_{latency}"
@@ -68,19 +67,22 @@ class _Judge:
         if value is None:
             return self._build(sla, metric, None, "inconclusive", UNSEEN)
         counts = self.summary.requests
-        lost = 1 - counts.completed / counts.planned
+        lost = 1 - counts.completed / max(1, counts.planned)
         if value > sla.bound:
             return self._build(sla, metric, value, "fail", "the value in the file is beyond it")
-        if sla.quantile is not None and lost > 1 - sla.quantile:
+        room = 1 - sla.quantile if sla.quantile is not None else 0.0 if sla.stat == "max" else 1.0
+        if lost > room:  # a mean is over those that completed
             said = f"{lost:.1%} of the requests did not complete, so over all of them it is beyond any bound"
             return self._build(sla, metric, None, "fail", said)
+        if sla.stat == "max" and self.failures_known:
+            return self._build(sla, metric, value, "pass", ALONE)
         return self._build(sla, metric, value, "inconclusive", NO_REQUESTS)
 
     def _failure_rate(self, sla: Sla) -> SlaResult:
         counts, confidence = self.summary.requests, self.criteria.confidence
         if not self.failures_known:
             return self._build(sla, sla.metric, None, "inconclusive", "the file does not say how many failed")
-        share = counts.failed / counts.planned
+        share = counts.failed / max(1, counts.planned)
         said = f"{counts.failed or 'none'} of {counts.planned} requests failed"
         if share > sla.bound:
             return self._build(sla, sla.metric, share, "fail", said)

@@ -195,7 +195,8 @@ def main() -> None:
             print(f"| one pair, {stat} {metric} | {load} | {covered:.1%} | {missing:.1%} |")
         for tail in ("ttft_ms", "tpot_ms"):
             covered, missing = tail_coverage(load, tail, 4000, 400)
-            print(f"| P99 of one run of 4,000, {tail} | {load} | {covered:.1%} | {missing:.1%} |")
+            share = "–" if np.isnan(covered) else f"{covered:.1%}"
+            print(f"| P99 of one run of 4,000, {tail} | {load} | {share} | {missing:.1%} |")
 
 
 if __name__ == "__main__":

@@ -107,16 +107,11 @@ def test_percentiles_alone_prove_nothing_but_can_fail(tmp_path: Path) -> None:
 
 
 def test_failures_are_beyond_every_percentile(tmp_path: Path) -> None:
-    flat = {
-        "duration": 2.0,
-        "completed": 98,
-        "failed": 2,
-        "request_throughput": 1.0,
-        "p99_ttft_ms": 1,
-        "mean_ttft_ms": 1,
-    }
-    one = read(write(tmp_path, flat), "p99_ttft_ms<=100", "failure_rate<=0.01", "failure_rate<=0.1")
-    assert [result.verdict for result in one.run.sla] == ["fail", "fail", "inconclusive"]
+    flat = dict.fromkeys(("mean_ttft_ms", "p95_ttft_ms", "p99_ttft_ms", "max_ttft_ms"), 1)
+    flat |= {"duration": 2, "completed": 98, "failed": 2, "request_throughput": 1}
+    slas = ("p99_ttft_ms<=100", "failure_rate<=0.01", "failure_rate<=0.1", "max_ttft_ms<=9", "p95_ttft_ms<=9")
+    one = read(write(tmp_path, flat), *slas)
+    assert [result.verdict for result in one.run.sla] == ["fail", "fail", "inconclusive", "fail", "inconclusive"]
     assert one.run.validity is not None
     assert one.run.validity.verdict == "invalid"
 
