@@ -16,7 +16,7 @@ from reports.gpu import with_gpu
 from reports.groups import Groups
 from reports.judge import Judge
 from reports.metrics import PER_REQUEST, RequestTimes, definitions, request_times
-from reports.quantiles import distribution, effective_n, tallied_distribution
+from reports.quantiles import distribution, tallied_distribution
 from reports.schema import (
     Distribution,
     Latency,
@@ -69,7 +69,7 @@ def _first_answers(record: RunRecord, times: RequestTimes) -> Distribution | Non
     """Where no answer came after reasoning it would be TTFT once more."""
     if (record.column_ns("first_answer") == MISSING).all():
         return None
-    return distribution(times.ttfot_ms, effective_n(times.ttfot_ms))
+    return distribution(times.ttfot_ms)
 
 
 def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple[Summary, tuple[SlaResult, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -172,6 +173,15 @@ def test_failures_above_the_limit_are_invalid_but_rejections_are_not() -> None:
     assert verdict(record(good + failed), max_failure_rate=0.02)[0] == "ok"
     assert verdict(record(good + refused))[0] == "ok"
     assert verdict(record(refused))[0] == "invalid"
+
+
+def test_answers_after_reasoning_are_summed_up_where_a_request_failed() -> None:
+    answered, gaps = row(0, [10, 20, 30])
+    failed = row(1, status="failed", finish_reason="error", error="x")
+    made = record([(msgspec.structs.replace(answered, first_answer=20_000_000), gaps), failed])
+    found = summarize(made, header(num_requests=2)).latency.ttfot_ms
+    assert found is not None
+    assert (found.count, found.mean) == (1, 20)
 
 
 def test_an_interrupt_is_noted() -> None:
