@@ -51,6 +51,7 @@ class Axis:
     title: str
     log: bool = False
     domain: tuple[float, float] | None = None
+    ticks: Sequence[float] = ()  # where the numbers stand; (): wherever they fit
     percent: bool = False
     quiet: bool = False  # another chart below has the same axis and its title
 
@@ -121,6 +122,7 @@ class Seats:
 
     x: Axis
     slots: int
+    end: float  # of the run; behind it there is nothing, not even an idle seat
     spans: Sequence[tuple[int, str, float, float]]  # slot, state, from, to
     colours: Mapping[str, str]
 
@@ -145,6 +147,7 @@ class Section:
     title: str
     blocks: Sequence[Block]
     folded: bool = False  # detail that is there when it is asked for
+    leads: bool = False  # what a reader with little time needs
 
 
 @dataclass(frozen=True)

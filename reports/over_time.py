@@ -75,7 +75,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def latency_over_time(at_ns: IntArray, values_ms: FloatArray) -> Course:
-    """p50 and p99 of the requests in each bin of time; None in a bin without one."""
+    """p50 and p99 of the requests in each bin of time; bins without one are left out."""
     known = ~np.isnan(values_ms)
     at, values = at_ns[known], values_ms[known]
     if not at.size:
@@ -85,8 +85,10 @@ def latency_over_time(at_ns: IntArray, values_ms: FloatArray) -> Course:
     which = np.clip(np.searchsorted(edges, at, side="right") - 1, 0, bins - 1)
     order = np.argsort(which, kind="stable")
     groups = np.split(values[order], np.searchsorted(which[order], np.arange(1, bins)))
-    pairs = [np.percentile(group, (50, 99)).tolist() if group.size else (None, None) for group in groups]
-    return Course(_middles(edges) / 1e9, {"p50": [one[0] for one in pairs], "p99": [one[1] for one in pairs]})
+    filled = [at for at, group in enumerate(groups) if group.size]
+    pairs = [np.percentile(groups[at], (50, 99)).tolist() for at in filled]
+    middles = _middles(edges)[filled] / 1e9
+    return Course(middles, {"p50": [one[0] for one in pairs], "p99": [one[1] for one in pairs]})
 
 
 def seats_over_time(record: RunRecord, run: RunFile) -> tuple[FloatArray, dict[Seat, list[float]]]:

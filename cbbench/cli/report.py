@@ -1,4 +1,4 @@
-"""cbbench report: show a finished run or sweep again, or rebuild what a crash left unfinished."""
+"""cbbench report: show a finished run or sweep again, make a file of it, or rebuild what a crash left unfinished."""
 
 from __future__ import annotations
 
@@ -12,14 +12,39 @@ from cbbench.cli.options import DEBUG, takes
 
 @takes(DEBUG)
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="RUN|SWEEP", help="Folder of a run or of a sweep.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN|SWEEP [RUN]", help="Folder of a run or of a sweep; or of two runs.")
+    ],
+    formats: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="WORD,...",
+            help="Instead of the view in the terminal: html (one file, offline, with charts), md (for a pull request), "
+            "csv (the requests of a run, the points of a sweep), png or svg (a picture per chart).",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="File for one of html, md and csv, - for stdout; folder for several, and for png and svg, unless it "
+            "ends in .png or .svg: then it is the first chart alone. Default: the folder of the run or sweep, for two "
+            "runs report-A-B here; stdout for md or csv alone.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
     timeline: Annotated[
         bool, typer.Option("--timeline", help="Show who sat in which seat at which step. Default: off.")
     ] = False,
     **given: Any,
 ) -> int:
-    """Show a run or a sweep; of a run that was killed, rebuild run.json from the raw files first."""
+    """Show a run, a sweep or two runs; of a run that was killed, rebuild run.json from the raw files first."""
+    from cbbench.experiment.export import export
     from cbbench.experiment.report import report
 
-    return report(folder, json=json, timeline=timeline)
+    if formats is not None:
+        return export(folders, formats, output, terminal_only=json or timeline)
+    return report(folders, output, json=json, timeline=timeline)

@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from cbbench.config import UsageError
 from cbbench.experiment.breakdown import show_breakdown
+from cbbench.experiment.compare import compare
 from cbbench.experiment.run import show
-from reports.curves import read_sweep
-from reports.folder import read_run, rebuild
+from reports.curves import SWEEP, read_sweep
+from reports.files import FolderError
+from reports.folder import RUN, read_run, rebuild
 from reports.render.sweep import sweep_view
 from reports.schema import RunFile
 
 
-def report(folder: Path, *, json: bool, timeline: bool) -> int:
-    """`cbbench report RUN|SWEEP`."""
-    if (folder / "sweep.json").exists():
+def report(folders: Sequence[Path], output: Path | None, *, json: bool, timeline: bool) -> int:
+    """`cbbench report RUN|SWEEP`, and RUN RUN, in the terminal."""
+    if output is not None:
+        raise UsageError("--output needs --format: html, md, csv, png or svg")
+    if len(folders) > 1:
+        if json or timeline:
+            raise UsageError("--json and --timeline take one run")
+        return compare(folders)
+    folder = folders[0]
+    if is_sweep(folder):
         return _report_sweep(folder, json=json)
     show(finished_run(folder), folder, json=json, with_timeline=timeline)
     if not json:
         show_breakdown(folder)
     return 0
+
+
+def is_sweep(folder: Path) -> bool:
+    """FolderError where there is neither a run nor a sweep."""
+    sweep = (folder / SWEEP).exists()
+    if not sweep and not (folder / RUN).exists():
+        what = "holds no run and no sweep" if folder.exists() else "no such folder"
+        raise FolderError(f"{folder}: {what}")
+    return sweep
 
 
 def finished_run(folder: Path) -> RunFile:

@@ -17,6 +17,10 @@ TONES: dict[str, Tone] = {
 LAW = "law"  # a nested setting too long for a table of one line each
 
 
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def latency_name(name: str) -> str:
     """TTFT from ttft_ms; TTFT, from schedule from ttft_sched_ms."""
     word = name.removesuffix("_ms")
@@ -104,5 +108,4 @@ def warnings_of(run: RunFile, label: str = "") -> list[Block]:
     if run.validity is not None:
         said += list(run.validity.reasons)
     said += [f"note: {one}" for one in run.notes]
-    prefix = f"{label}: " if label else ""
-    return [Text(f"{prefix}{one[0].upper() if not prefix else one[0]}{one[1:]}", "unsure") for one in said]
+    return [Text(capital(f"{label}: {one}" if label else one), "unsure") for one in said]

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from reports.document import Block, Figure, Figures, Report, Section, Table, Text, Tone
-from reports.pages.details import configuration, definition_section, environment, latency_table, sla_table, warnings_of
-from reports.pages.run import (
-    Reported,
-    judged_latencies,
-    latency_charts,
-    over_time_charts,
-    slot_sections,
-    title_of,
-    waste_sections,
-)
+from reports.pages.details import capital, configuration, definition_section, environment, sla_table, warnings_of
+from reports.pages.evidence import evidence, slot_sections
+from reports.pages.reported import Reported
+from reports.pages.run import title_of
 from reports.render.compare import ROWS
 from reports.render.words import MISSING, number
 from reports.schema import RunFile
@@ -24,27 +18,22 @@ def pair_report(first: Reported, second: Reported) -> Report:
     runs = [first, second]
     labelled = [(one.label, one.run) for one in runs]
     same = first.run.workload.sha256 == second.run.workload.sha256
-    tables: list[Block] = []
-    for one in runs:
-        tables += [Text(one.label), latency_table(one.summary, one.open_loop)]
     sections = [
-        Section("Result", result_blocks(first, second, same)),
-        Section("Slots", [block for section in slot_sections(runs) for block in section.blocks]),
-        Section("Latency", [*latency_charts(runs), *tables]),
-        Section("Over time", over_time_charts(runs)),
-        *waste_sections(runs),
+        Section("Result", result_blocks(first, second, same), leads=True),
+        *slot_sections(runs),
+        *evidence(runs, slots=False),
         configuration(labelled),
         environment(labelled),
         definition_section(),
     ]
     word, tone = verdict_of(same)
-    title = f"{second.label} against {first.label}"
+    title = f"{capital(second.label)} against {first.label}"
     subtitle = " · ".join(dict.fromkeys([title_of(first.run), title_of(second.run), first.run.workload.spec]))
-    return Report("cbbench · two runs", title, subtitle, word, tone, [one for one in sections if one.blocks])
+    return Report("cbbench · two runs", title, subtitle, word, tone, sections)
 
 
 def verdict_of(same: bool) -> tuple[str, Tone]:
-    return ("same work", "plain") if same else ("different work", "bad")
+    return ("SAME WORK", "plain") if same else ("DIFFERENT WORK", "bad")
 
 
 def labels_of(first: RunFile, second: RunFile, names: tuple[str, str]) -> tuple[str, str]:
@@ -78,11 +67,15 @@ def lead(first: Reported, second: Reported) -> str:
     parts = []
     if before and after:
         parts.append(f"{after / before:.2f}x the output throughput of {first.label}")
-    for name, old in judged_latencies(first).items():
-        new = judged_latencies(second)[name]
+    for name, old in first.judged_latencies().items():
+        new = second.judged_latencies()[name]
         if old.p99 and new.p99:
             parts.append(f"{new.p99 / old.p99:.2f}x its P99 {name}")
-    return f"{second.label} has {', '.join(parts)}." if parts else f"{first.label} and {second.label} have no numbers."
+    return (
+        f"{capital(second.label)} has {', '.join(parts)}."
+        if parts
+        else f"{first.label} and {second.label} have no numbers."
+    )
 
 
 def ratio_figures(first: Reported, second: Reported) -> Figures:
@@ -91,8 +84,8 @@ def ratio_figures(first: Reported, second: Reported) -> Figures:
 
     speeds = [one.summary.throughput.output_token_per_s for one in (first, second)]
     shown = [Figure("Output throughput", ratio(*speeds), "", f"{number(speeds[0])} → {number(speeds[1])} tok/s")]
-    for name, old in judged_latencies(first).items():
-        new = judged_latencies(second)[name]
+    for name, old in first.judged_latencies().items():
+        new = second.judged_latencies()[name]
         detail = f"{number(old.p99)} → {number(new.p99)} ms"
         shown.append(Figure(f"P99 {name}", ratio(old.p99, new.p99), "", detail))
     return Figures(shown)
@@ -122,5 +115,5 @@ def side_by_side(first: Reported, second: Reported) -> Table:
         old, new = read(first.summary), read(second.summary)
         if old or new:
             ratio = f"{new / old:.2f}x" if old and new is not None else MISSING
-            rows.append((title.strip(), number(old), number(new), ratio))
+            rows.append((title.replace("  ", "\u2003"), number(old), number(new), ratio))
     return Table(("", first.label, second.label, f"{second.label} / {first.label}"), rows)

@@ -22,7 +22,7 @@ NAMES = {
     Seat.IDLE: ("idle", "idle"),
 }
 MOST_SLOTS = 48
-MOST_SPANS = 1000  # drawn; a longer run shows a window
+MOST_SPANS = 2000  # drawn of one run; a longer run shows a window
 LEAST_STEPS = 40
 
 Labelled = tuple[str, RunRecord, RunFile]
@@ -43,22 +43,20 @@ def slot_charts(runs: Sequence[Labelled]) -> list[Chart]:
         return []
     end = max(len(record.steps) for _, record, _, _ in seen)
     middle = len(seen) == 1 and seen[0][2].workload.pacing.rate_per_s is not None
-    window = _window(seen[0][3] if len(seen) == 1 else [span for one in seen for span in one[3]], end, middle)
-    shown = "the whole run" if window == (1, end) else f"steps {window.begin:,} to {window.end:,} of {end:,}"
+    window = _window([spans for _, _, _, spans in seen], end, middle)
     charts = []
     for unit in ("step", "second"):
         domain = _domain(seen, window, unit)
         for at, (label, record, _, spans) in enumerate(seen):
             last = at == len(seen) - 1
-            charts.append(_chart(label, record, spans, window, domain, unit, shown, quiet=not last))
+            charts.append(_chart(label, record, spans, window, domain, unit, quiet=not last))
     return charts
 
 
-def _window(spans: Sequence[Span], end: int, middle: bool) -> Window:
+def _window(runs: Sequence[Sequence[Span]], end: int, middle: bool) -> Window:
     """As many steps as can be drawn: from the first, or in the middle where the load comes at a rate."""
-    drawn = [one for one in spans if one.slot < MOST_SLOTS]
-    share = min(1.0, MOST_SPANS / max(1, len(drawn)))
-    length = min(end, max(LEAST_STEPS, int(end * share)))
+    most = max(sum(one.slot < MOST_SLOTS for one in spans) for spans in runs)
+    length = min(end, max(LEAST_STEPS, int(end * min(1.0, MOST_SPANS / max(1, most)))))
     begin = (end - length) // 2 + 1 if middle else 1
     return Window(begin, begin + length - 1)
 
@@ -70,26 +68,29 @@ def _chart(
     window: Window,
     domain: tuple[float, float],
     unit: str,
-    shown: str,
     *,
     quiet: bool,
 ) -> Chart:
     slots = num_slots(record)
     drawn = min(slots, MOST_SLOTS)
     rows = []
-    for slot, seat, begin, end in spans:
-        begin, end = max(begin, window.begin), min(end, window.end)
-        if slot < drawn and begin <= end:
-            rows.append((slot, NAMES[seat][0], *_place(record, begin, end, unit)))
+    for slot, seat, begin, until in spans:
+        begin, until = max(begin, window.begin), min(until, window.end)
+        if slot < drawn and begin <= until:
+            rows.append((slot, NAMES[seat][0], *_place(record, begin, until, unit)))
     states = {name: colour for seat, (name, colour) in NAMES.items() if any(row[1] == name for row in rows)}
     states |= dict([NAMES[Seat.IDLE]])
+    steps = len(record.steps)
+    whole = window.begin == 1 and window.end >= steps
+    shown = "The whole run" if whole else f"Steps {window.begin:,} to {min(window.end, steps):,} of {steps:,}"
+    end = _place(record, steps, steps, unit)[1]
     few = f"; {drawn} of {slots} slots" if drawn < slots else ""
     title = "Slots over steps" if unit == "step" else "Slots over time"
     return Chart(
         f"slots-by-{unit}-{label}" if label else f"slots-by-{unit}",
         f"{title}, {label}" if label else title,
-        Seats(Axis("step" if unit == "step" else "s", domain=domain, quiet=quiet), drawn, rows, states),
-        caption=f"{shown[0].upper()}{shown[1:]}{few}.",
+        Seats(Axis("step" if unit == "step" else "s", domain=domain, quiet=quiet), drawn, end, rows, states),
+        caption=f"{shown}{few}.",
         wide=True,
     )
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.curves import CurvePoint, knee, label_of, merge, short_label
+from reports.curves import CurvePoint, label_of, merge, short_label
 from reports.document import Block, Figure, Figures, Report, Section, Table, Text, Tone
-from reports.pages.details import configuration, definition_section, environment
+from reports.pages.details import capital, configuration, definition_section, environment
+from reports.pages.evidence import evidence
+from reports.pages.reported import Reported
 from reports.pages.sweep_charts import curve_charts, gain_charts
 from reports.render.words import MISSING, number, share
-from reports.schema import Point, RunFile, SweepFile
+from reports.schema import Point, SweepFile
 
 POINT_COLUMNS = (
     "tok/s", "requests/s", "P50 TTFT", "P99 TTFT", "P50 TPOT", "P99 TPOT", "P99 E2EL", "busy", "KV peak", "preempted",
@@ -17,30 +19,34 @@ POINT_COLUMNS = (
 )  # fmt: skip
 
 
-def sweep_report(sweep: SweepFile, run: RunFile | None) -> Report:
-    """`run`: one of its points, for settings and machine; None if there is none left."""
+def sweep_report(sweep: SweepFile, shown: Reported | None) -> Report:
+    """`shown`: the run of the recommended point (or of another, where none is recommended), as evidence and for its
+    settings; None if no run is left."""
     curve = merge(sweep.points)
     word, tone = verdict_of(sweep)
-    gains = gain_charts(sweep, curve)
     sections = [
-        Section("Recommendation", recommendation_blocks(sweep, curve)),
+        Section("Recommendation", recommendation_blocks(sweep, curve), leads=True),
         Section("Curves", list(curve_charts(sweep, curve))),
-        Section("Static and continuous", list(gains)),
-        Section("Points", point_blocks(sweep, curve)),
+        Section("Static and continuous", list(gain_charts(sweep))),
+        Section("Points", point_blocks(sweep, curve), leads=True),
     ]
-    if run is not None:
+    where, spec = "", ""
+    if shown is not None:
+        advice, run = sweep.recommendation, shown.run
+        place = shown.label if advice and advice.values else f"{shown.label}, as an example"
+        alone = shown._replace(label="")
+        sections += [Section(f"{one.title} at {place}", one.blocks) for one in evidence([alone])]
         sections += [configuration([("", run)]), environment([("", run)])]
+        where, spec = " on ".join(one for one in (run.engine.model, run.engine.device) if one), run.workload.spec
     sections.append(definition_section())
-    where = " on ".join(one for one in (run.engine.model, run.engine.device) if one) if run else ""
-    title = f"{' and '.join(sweep.params)} of {where}" if where else f"sweep of {' and '.join(sweep.params)}"
-    subtitle = run.workload.spec if run else ""
-    return Report("cbbench · sweep", title, subtitle, word, tone, [one for one in sections if one.blocks])
+    title = f"Sweep of {' and '.join(sweep.params)}{': ' if where else ''}{where}"
+    return Report("cbbench · sweep", title, spec, word, tone, [one for one in sections if one.blocks])
 
 
 def verdict_of(sweep: SweepFile) -> tuple[str, Tone]:
     advice = sweep.recommendation
     if advice is None or advice.values is None:
-        return "no recommendation", "bad"
+        return "NO RECOMMENDATION", "bad"
     chosen = label_of(sweep.params, advice.values)
     if sweep.sla and not advice.proven:
         return f"{chosen}: unproven", "unsure"
@@ -62,7 +68,7 @@ def recommendation_blocks(sweep: SweepFile, curve: Sequence[CurvePoint]) -> list
     if sweep.sla:
         blocks.append(Text(f"SLA: {', '.join(sweep.sla)}."))
     if sweep.ended:
-        blocks.append(Text(f"{sweep.ended[0].upper()}{sweep.ended[1:].rstrip('.')}."))
+        blocks.append(Text(f"{capital(sweep.ended.rstrip('.'))}."))
     if sweep.skipped:
         blocks.append(Text(f"Not measured: {'; '.join(short_label(one) for one in sweep.skipped)}."))
     return blocks
@@ -87,25 +93,19 @@ def point_blocks(sweep: SweepFile, curve: Sequence[CurvePoint]) -> list[Block]:
     marked = next((at for at, one in enumerate(curve) if advice and one.values == advice.values), None)
     rows = [(one.label, *_cells(one)) for one in curve]
     last = len(POINT_COLUMNS)
+    caption = "Latencies in ms." + (f" Medians of {sweep.repeats} runs each." if sweep.repeats > 1 else "")
     table = Table(
         (", ".join(sweep.params), *POINT_COLUMNS),
         rows,
         marked,
         frozenset({last - 1, last}),
-        caption=_caption(sweep, curve),
+        caption=caption,
     )
     reasons = [(one.label, one.point.error or one.point.why or "") for one in curve]
     blocks: list[Block] = [table]
     if any(why for _, why in reasons):
         blocks.append(Table((", ".join(sweep.params), "what limits this point"), reasons, marked, frozenset({1})))
     return blocks
-
-
-def _caption(sweep: SweepFile, curve: Sequence[CurvePoint]) -> str:
-    repeats = f" Medians of {sweep.repeats} runs each." if sweep.repeats > 1 else ""
-    bend = knee(curve) if len(sweep.params) == 1 else None
-    at = f" Knee (most throughput per P99 TPOT): {bend.label}." if bend else ""
-    return f"Latencies in ms.{repeats}{at}"
 
 
 def _cells(one: CurvePoint) -> tuple[str, ...]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from reports.curves import CurvePoint, knee, numeric, pareto, series, short_label
-from reports.document import Axis, Chart, Curve, Rule, Spot
+from reports.document import Chart, Curve, Rule, Spot
 from reports.gate import parse
+from reports.pages.axes import fitted
+from reports.render.modes import pairs_of_modes
 from reports.render.words import number, share
-from reports.schema import Point, SweepFile, Value
+from reports.schema import SweepFile, Value
 
-Reader = Callable[[Point], float | None]
-LOG_SPAN = 10.0
+INTERVALS = "Bars are 95 % intervals."
 LATENCIES = (("TTFT", "p99_ttft_ms"), ("TPOT", "p99_tpot_ms"), ("E2EL", "p99_e2el_ms"))
 
 
@@ -30,19 +32,27 @@ def _throughput_against(sweep: SweepFile, curve: Sequence[CurvePoint], word: str
     if not spots:
         return None
     rules = _sla_rules(sweep, field)
-    plot = Curve(Axis("output tok/s"), _axis(f"P99 {word}, ms", spots, rules), spots, rules)
-    return Chart(f"throughput-p99-{word.lower()}", f"Throughput against P99 {word}", plot, "Right and low is good.")
+    plot = _plot("output tok/s", f"P99 {word}, ms", spots, rules)
+    caption = f"Right and low is good. {INTERVALS if any(one.y_interval for one in spots) else ''}".strip()
+    return Chart(f"throughput-p99-{word.lower()}", f"Throughput against P99 {word}", plot, caption)
 
 
 def _latency_against_rate(sweep: SweepFile, curve: Sequence[CurvePoint], word: str, field: str) -> Chart | None:
-    bends = {bend.values for cut in series(curve).values() if (bend := knee(cut, field)) is not None and len(cut) > 2}
+    bends = {bend.values for cut in series(curve).values() if (bend := _bend(cut, field)) is not None}
     spots = _spots(sweep, curve, "rate_per_s", field, marks=dict.fromkeys(bends, "knee"), labelled=False)
     if not spots:
         return None
     rules = _sla_rules(sweep, field)
-    plot = Curve(Axis("offered requests/s"), _axis(f"P99 {word}, ms", spots, rules), spots, rules)
-    caption = "The ring is the knee: the most throughput per latency."
-    return Chart(f"rate-p99-{word.lower()}", f"P99 {word} against offered rate", plot, caption)
+    plot = _plot("offered requests/s", f"P99 {word}, ms", spots, rules)
+    caption = f"{INTERVALS if any(one.y_interval for one in spots) else ''} "
+    caption += "The ring is the knee: the most throughput per latency." if bends else "No knee between the ends."
+    return Chart(f"rate-p99-{word.lower()}", f"P99 {word} against offered rate", plot, caption.strip())
+
+
+def _bend(cut: Sequence[CurvePoint], field: str) -> CurvePoint | None:
+    """The knee, unless it is at an end: there it only says that the sweep did not go far enough."""
+    found = knee(cut, field)
+    return None if found is None or found in (cut[0], cut[-1]) else found
 
 
 def _goodput(sweep: SweepFile, curve: Sequence[CurvePoint]) -> Chart | None:
@@ -51,8 +61,8 @@ def _goodput(sweep: SweepFile, curve: Sequence[CurvePoint]) -> Chart | None:
     spots = _spots(sweep, curve, None, "goodput_per_s", labelled=False)
     if not spots:
         return None
-    log = _spans([one.x for one in spots])
-    plot = Curve(Axis(sweep.params[0], log=log), Axis("requests/s within the SLA"), spots)
+    plot = _plot(sweep.params[0], "requests/s within the SLA", spots)
+    plot = replace(plot, x=replace(plot.x, ticks=sorted({one.x for one in spots})))
     return Chart("goodput", f"Goodput against {sweep.params[0]}", plot, f"Requests that met {', '.join(sweep.sla)}.")
 
 
@@ -61,42 +71,43 @@ def _per_user(sweep: SweepFile, curve: Sequence[CurvePoint]) -> Chart | None:
     edge = [(one.point.tokens_per_s_per_user or 0.0, one.point.output_token_per_s or 0.0) for one in pareto(curve)]
     if not spots:
         return None
-    plot = Curve(Axis("tok/s per user"), Axis("output tok/s in total"), spots, frontier=edge)
+    plot = replace(_plot("tok/s per user", "output tok/s in total", spots), frontier=edge)
     caption = "What one user sees (1000 / median TPOT) against what all get together. The line is the Pareto frontier."
     return Chart("per-user", "Speed per user against throughput", plot, caption)
 
 
-def gain_charts(sweep: SweepFile, curve: Sequence[CurvePoint]) -> list[Chart]:
+def gain_charts(sweep: SweepFile) -> list[Chart]:
     """Continuous over static batching, measured and predicted, where a sweep has both modes at the same settings."""
-    if "mode" not in sweep.params or len(sweep.params) < 2:
-        return []
-    at = sweep.params.index("mode")
-    modes: dict[tuple[Value, ...], dict[Value, Point]] = {}
-    for one in curve:
-        rest = (*one.values[:at], *one.values[at + 1 :])
-        modes.setdefault(rest, {})[one.values[at]] = one.point
+    others = [param for param in sweep.params if param != "mode"]
     measured: list[Spot] = []
     predicted: list[Spot] = []
-    for rest, both in modes.items():
-        slow, fast = both.get("static"), both.get("continuous")
-        if slow is None or fast is None or not slow.output_token_per_s or not fast.output_token_per_s:
+    for rest, static, continuous in pairs_of_modes(sweep):
+        slow, fast = static.point.output_token_per_s, continuous.point.output_token_per_s
+        if not slow or not fast or not numeric(rest[:1]) or not rest:
             continue
-        at_x = float(rest[0]) if isinstance(rest[0], int | float) else float(len(measured))
-        gain = fast.output_token_per_s / slow.output_token_per_s
-        said = {sweep.params[1 - at]: short_label([rest[0]])} | {"measured": f"{gain:.2f}x"}
-        if slow.max_over_mean:
-            said["predicted"] = f"{slow.max_over_mean:.2f}x"
-            predicted.append(Spot(at_x, slow.max_over_mean, "", "predicted: E[longest of a batch] / mean", said))
-        measured.append(Spot(at_x, gain, f"{gain:.2f}x", "measured", said))
+        at, gain, expected = float(rest[0]), fast / slow, static.point.max_over_mean
+        said = {others[0]: short_label(rest[:1]), "measured": f"{gain:.2f}x"}
+        if expected:
+            said["predicted"] = f"{expected:.2f}x"
+            predicted.append(Spot(at, expected, "", "predicted: E[longest of a batch] / mean", said))
+        measured.append(Spot(at, gain, f"{gain:.2f}x", "measured", said))
     if not measured:
         return []
-    x = Axis(sweep.params[1 - at], log=_spans([one.x for one in measured]))
-    plot = Curve(x, Axis("continuous / static, output tok/s"), [*measured, *predicted])
+    both = [*measured, *predicted]
+    x = replace(fitted(others[0], [one.x for one in both]), ticks=[one.x for one in measured])
+    plot = Curve(x, fitted("continuous / static", [one.y for one in both]), both)
     caption = (
-        "A static batch lasts as long as its longest output, so theory expects E[longest] / mean: for a queue that "
-        "never empties and steps that take equally long."
+        "Output tok/s of continuous over static batching. A static batch lasts as long as its longest output, so "
+        "theory expects E[longest] / mean: for a queue that never empties and steps that take equally long."
     )
     return [Chart("static-continuous", "What continuous batching gains", plot, caption, wide=True)]
+
+
+def _plot(x: str, y: str, spots: Sequence[Spot], rules: Sequence[Rule] = ()) -> Curve:
+    """With room for points, intervals and rules."""
+    across = [value for one in spots for value in (one.x, *(one.x_interval or ()))]
+    up = [value for one in spots for value in (one.y, *(one.y_interval or ()))]
+    return Curve(fitted(x, across), fitted(y, [*up, *(one.value for one in rules)]), spots, rules)
 
 
 def _spots(
@@ -162,13 +173,3 @@ def _sla_rules(sweep: SweepFile, field: str) -> list[Rule]:
     """SLAs on this number. In open loop TTFT and E2EL of a point are from the schedule, and so are they."""
     parsed = [parse(expr) for expr in sweep.sla]
     return [Rule(one.bound, one.expr) for one in parsed if one.metric.replace("_sched_ms", "_ms") == field]
-
-
-def _axis(title: str, spots: Sequence[Spot], rules: Sequence[Rule]) -> Axis:
-    values = [one.y for one in spots]
-    log = _spans([*values, *(one.value for one in rules)])
-    return Axis(title, log=log)
-
-
-def _spans(values: Sequence[float]) -> bool:
-    return min(values) > 0 and max(values) > LOG_SPAN * min(values)

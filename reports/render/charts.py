@@ -90,14 +90,15 @@ def _data(rows: list[dict[str, Any]]) -> alt.Chart:
     return alt.Chart(alt.InlineData(values=rows))
 
 
-def _axis(axis: Axis, field: str, channel: type[alt.X] | type[alt.Y], **more: Any) -> Any:
+def _axis(axis: Axis, field: str, channel: type[alt.X] | type[alt.Y], *, zero: bool = False, **more: Any) -> Any:
     ticks = alt.Axis(
         title=None if axis.quiet else axis.title,
         format=".0%" if axis.percent else alt.Undefined,
         labelExpr=alt.Undefined if axis.percent else NUMBERS,
-        tickCount=alt.ExprRef("max(2, width / 90)") if channel is alt.X else 5,
+        values=list(axis.ticks) or alt.Undefined,
+        tickCount=alt.Undefined if axis.ticks else alt.ExprRef("max(2, width / 90)") if channel is alt.X else 5,
     )
-    scale: dict[str, Any] = {"type": "log"} if axis.log else {"zero": False, "nice": axis.domain is None}
+    scale: dict[str, Any] = {"type": "log"} if axis.log else {"zero": zero, "nice": axis.domain is None}
     if axis.domain is not None:
         scale["domain"] = list(axis.domain)
     return channel(field, type="quantitative", axis=ticks, scale=alt.Scale(**scale), **more)
@@ -122,7 +123,7 @@ def _rules(rules: Sequence[Rule], x: Axis, y: Axis, xs: Sequence[float]) -> list
         across = one.along == "y"
         data = _data([{"at": one.value, "label": one.label}])
         place = {"y": _axis(y, "at", alt.Y)} if across else {"x": _axis(x, "at", alt.X)}
-        away = {"x": alt.value(6)} if across else {"y": alt.value(8)}
+        away = {"x": alt.value(6)} if across else {"y": {"value": {"expr": "height - 9"}}}
         layers.append(data.mark_rule(color="var(--bad)", strokeDash=[5, 4], strokeWidth=1.2).encode(**place))
         left = not across and one.value > middle
         dx, dy = (0, -6) if across else (-5 if left else 5, 0)
@@ -151,7 +152,7 @@ def _curve(plot: Curve) -> list[alt.Chart]:
     layers = _rules(plot.rules, plot.x, plot.y, [one.x for one in plot.spots])
     if plot.frontier:
         edge = _data([{"x": at, "y": up, "n": n} for n, (at, up) in enumerate(plot.frontier)])
-        layers.append(edge.mark_line(color="var(--muted)", strokeDash=[2, 3]).encode(x=x, y=y, order="n:Q"))
+        layers.append(edge.mark_line(color="var(--muted)", strokeDash=[2, 3], clip=True).encode(x=x, y=y, order="n:Q"))
     else:
         layers.append(data.mark_line(strokeWidth=1.5, opacity=0.6).encode(x=x, y=y, color=colour, order="n:Q"))
     if any(one.y_interval for one in plot.spots):
@@ -184,7 +185,7 @@ def _lines(plot: Lines) -> list[alt.Chart]:
     rows = [{"x": x, "y": y, "name": one.name} for one in plot.lines for x, y in zip(one.xs, one.ys, strict=True)]
     data = _data(rows)
     colour = _colour("name", {one.name: one.colour for one in plot.lines}, legend=len(plot.lines) > 1)
-    x, y = _axis(plot.x, "x", alt.X), _axis(plot.y, "y", alt.Y, stack="zero" if plot.stacked else None)
+    x, y = _axis(plot.x, "x", alt.X), _axis(plot.y, "y", alt.Y, zero=True, stack="zero" if plot.stacked else None)
     if plot.stacked:
         order = alt.Order("place:Q")
         places = {one.name: at for at, one in enumerate(plot.lines)}
@@ -246,11 +247,15 @@ def _seats(plot: Seats) -> list[alt.Chart]:
         scale=alt.Scale(domain=list(range(plot.slots)), paddingInner=0.18),
         axis=alt.Axis(values=list(range(0, plot.slots, every)), grid=False, ticks=False),
     )
-    ground = _data([{"slot": slot} for slot in range(plot.slots)]).mark_bar(color="var(--idle)")
+    low, high = plot.x.domain or (0.0, plot.end)
+    empty = [{"slot": slot, "a": low, "b": min(high, plot.end)} for slot in range(plot.slots)]
+    ground = (
+        _data(empty).mark_bar(color="var(--idle)", clip=True).encode(y=slots, x=_axis(plot.x, "a", alt.X), x2="b:Q")
+    )
     bars = data.mark_bar(clip=True).encode(
         x=_axis(plot.x, "a", alt.X), x2="b:Q", y=slots, color=_colour("is", dict(plot.colours)), tooltip=tooltip
     )
-    return [ground.encode(y=slots, x=alt.value(0), x2=alt.value("width")), bars.add_params(zoom)]
+    return [ground, bars.add_params(zoom)]
 
 
 def _config() -> Spec:
@@ -264,7 +269,9 @@ def _config() -> Spec:
             "titleFontWeight": "normal", "titlePadding": 8, "labelOverlap": "greedy", "labelSeparation": 6,
         },
         "axisX": {"grid": False},
-        "legend": words | {"symbolType": "circle", "symbolSize": 70, "labelColor": "var(--ink)", "labelLimit": 260},
+        "legend": words | {
+            "symbolType": "circle", "symbolOpacity": 1, "symbolSize": 70, "labelColor": "var(--ink)", "labelLimit": 260,
+        },
         "title": {
             "color": "var(--ink)", "subtitleColor": "var(--muted)", "fontSize": 15, "subtitleFontSize": 11,
             "fontWeight": 600, "subtitlePadding": 5,

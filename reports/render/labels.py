@@ -1,16 +1,18 @@
-"""Where the labels of a curve's points go, so that none lies over another or over a point."""
+"""Where the labels of a curve's points go, so that none lies over another, over a point, or over a line if it can."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from reports.document import Axis, Spot
 
 # The chart as narrow as it gets on a phone: what fits there fits anywhere. In pixels.
-WIDTH, HEIGHT = 330.0, 260.0
+WIDTH, HEIGHT = 320.0, 260.0
 LETTER, LINE, POINT = 6.2, 12.0, 4.0
+STRIDE = 5.0  # between the places at which a line is looked at
 
 
 class Side(NamedTuple):
@@ -36,30 +38,47 @@ class Box(NamedTuple):
     bottom: float
 
     def meets(self, other: Box) -> bool:
-        apart = self.right <= other.left or other.right <= self.left or self.bottom <= other.top
-        return not (apart or other.bottom <= self.top)
+        beside = self.right <= other.left or other.right <= self.left
+        return not (beside or self.bottom <= other.top or other.bottom <= self.top)
 
 
 def place(spots: Sequence[Spot], x: Axis, y: Axis) -> list[str | None]:
     """The side of each spot's label, None where there is no room for it. Marked spots come first."""
     if not spots:
         return []
-    xs, ys = _scaled([one.x for one in spots], x, WIDTH), _scaled([one.y for one in spots], y, HEIGHT)
-    points = [
-        Box(at - POINT, HEIGHT - up - POINT, at + POINT, HEIGHT - up + POINT) for at, up in zip(xs, ys, strict=True)
-    ]
+    xs = _scaled([one.x for one in spots], x, WIDTH)
+    ys = [HEIGHT - up for up in _scaled([one.y for one in spots], y, HEIGHT)]
+    lines = _lines(spots, xs, ys)
+    taken = [_around(*at, POINT) for at in zip(xs, ys, strict=True)]
     sides: list[str | None] = [None] * len(spots)
-    taken = list(points)
     for index in sorted(range(len(spots)), key=lambda one: (not spots[one].mark, one)):
-        width = LETTER * len(spots[index].label)
-        for name, side in SIDES.items():
-            box = _box(xs[index], HEIGHT - ys[index], width, side)
-            inside = box.left >= -2 and box.right <= WIDTH + 2 and box.top >= 0 and box.bottom <= HEIGHT
-            if spots[index].label and inside and not any(box.meets(other) for other in taken):
-                sides[index] = name
-                taken.append(box)
-                break
+        if not spots[index].label:
+            continue
+        boxes = {
+            name: _box(xs[index], ys[index], LETTER * len(spots[index].label), side) for name, side in SIDES.items()
+        }
+        free = [name for name, box in boxes.items() if _inside(box) and not any(box.meets(other) for other in taken)]
+        if free:
+            sides[index] = min(free, key=lambda name: sum(boxes[name].meets(dot) for dot in lines))
+            taken.append(boxes[sides[index] or free[0]])
     return sides
+
+
+def _lines(spots: Sequence[Spot], xs: Sequence[float], ys: Sequence[float]) -> list[Box]:
+    """Dots along the lines that join the spots of each series, and on their intervals as far as a label reaches."""
+    dots = [
+        _around(x, y + away, 0.5)
+        for one, x, y in zip(spots, xs, ys, strict=True)
+        if one.y_interval
+        for away in (-11, 12)
+    ]
+    for a, b in pairwise(range(len(spots))):
+        if spots[a].series == spots[b].series:
+            steps = max(1, int(math.hypot(xs[b] - xs[a], ys[b] - ys[a]) / STRIDE))
+            for step in range(steps + 1):
+                at = step / steps
+                dots.append(_around(xs[a] + (xs[b] - xs[a]) * at, ys[a] + (ys[b] - ys[a]) * at, 0.5))
+    return dots
 
 
 def _scaled(values: Sequence[float], axis: Axis, length: float) -> list[float]:
@@ -68,6 +87,14 @@ def _scaled(values: Sequence[float], axis: Axis, length: float) -> list[float]:
         values, low, high = [math.log(one) for one in values], math.log(low), math.log(high)
     span = (high - low) or 1.0
     return [(one - low) / span * length for one in values]
+
+
+def _inside(box: Box) -> bool:
+    return box.left >= -2 and box.top >= 0 and max(box.right - WIDTH, box.bottom - HEIGHT) <= 2
+
+
+def _around(x: float, y: float, reach: float) -> Box:
+    return Box(x - reach, y - reach, x + reach, y + reach)
 
 
 def _box(x: float, y: float, width: float, side: Side) -> Box:

@@ -1,8 +1,12 @@
-"""A gate as a Markdown table, for a step summary or a comment."""
+"""A gate, or a report, as Markdown for a step summary or a comment."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from reports.checks import Check, GateResult
+from reports.document import Block, Figures, Report, Section, Table, Text
 from reports.render.gate import ORDER, change_text
 from reports.render.words import number
 
@@ -32,3 +36,50 @@ def _row(one: Check) -> str:
 def _cell(text: str) -> str:
     """A bar or a line break would end the cell, and < may begin HTML."""
     return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+def report_markdown(report: Report) -> str:
+    """The numbers of a report; charts are left to the other formats. What does not decide is folded."""
+    lines = [f"## {_text(report.title)}: {_text(report.word)}", "", _text(report.subtitle)]
+    for section in report.sections:
+        lines += _section(section)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _section(section: Section) -> list[str]:
+    body = [line for block in section.blocks for line in _block(block)]
+    if not any(isinstance(block, Table | Figures) or section.leads for block in section.blocks) or not body:
+        return []
+    if section.leads:
+        return ["", f"### {_text(section.title)}", *body]
+    return ["", f"<details><summary>{_text(section.title)}</summary>", *body, "", "</details>"]
+
+
+def _block(block: Block) -> list[str]:
+    if isinstance(block, Text):
+        text = _text(block.text)
+        return ["", f"**{text}**" if block.lead else text]
+    if isinstance(block, Figures):
+        shown = [(one.label, f"{one.value} {one.unit}".strip(), one.detail) for one in block.figures]
+        return ["", "| | | |", "| --- | ---: | --- |", *(_line(one) for one in shown)]
+    if isinstance(block, Table):
+        marks = ["---" if at == 0 or at in block.texts else "---:" for at in range(len(block.columns))]
+        rows = [_line([f"→ {row[0]}", *row[1:]] if at == block.marked else row) for at, row in enumerate(block.rows)]
+        return [
+            "",
+            _line(block.columns),
+            f"| {' | '.join(marks)} |",
+            *rows,
+            *(["", _text(block.caption)] if block.caption else []),
+        ]
+    return []
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(_text(one).replace("|", "\\|") for one in cells) + " |"
+
+
+def _text(text: str) -> str:
+    """Nothing in it is markup: no HTML, link, emphasis or mention of somebody."""
+    escaped = re.sub(r"([\\`*\[\]~])", r"\\\1", text.replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;"))
+    return re.sub(r"(?<!\w)(_)|(_)(?!\w)", r"\\_", escaped).replace("@", "@\u200b")

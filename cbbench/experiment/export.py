@@ -1,0 +1,144 @@
+"""`cbbench report --format`: a result as files to send."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from cbbench.config import UsageError
+from cbbench.experiment.report import finished_run, is_sweep
+from reports.curves import label_of, read_sweep
+from reports.document import Report
+from reports.files import FolderError, disk, write_whole
+from reports.folder import read_record
+from reports.pages.pair import labels_of, pair_report
+from reports.pages.reported import Reported, reported
+from reports.pages.run import run_report
+from reports.pages.sweep import sweep_report
+from reports.render.csv import points_csv, requests_csv
+from reports.render.markdown import report_markdown
+from reports.schema import SweepFile
+
+FORMATS = ("html", "md", "csv", "png", "svg")
+PICTURES = ("png", "svg")
+STDOUT = Path("-")
+
+
+def export(folders: Sequence[Path], formats_text: str, output: Path | None, *, terminal_only: bool) -> int:
+    """The exit code. What is asked for is checked before anything is read, and read before anything is written."""
+    formats = parse_formats(formats_text)
+    if terminal_only:
+        raise UsageError("--json and --timeline belong to the terminal's view; leave out --format")
+    if output == STDOUT and (len(formats) > 1 or formats[0] in PICTURES):
+        raise UsageError("--output: - takes one of html, md and csv")
+    source = source_of(folders)
+    files = {path: make for one in formats for path, make in places(source, one, formats, output).items()}
+    ready = [(path, make()) for path, make in files.items()]
+    for path, data in ready:
+        if path == STDOUT:
+            sys.stdout.write(data.decode())
+            continue
+        with disk(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, data)
+    told = [path for path, _ in ready if path != STDOUT]
+    if told:
+        print(f"report in {told[0] if len(told) == 1 else told[0].parent}", file=sys.stderr)
+    return 0
+
+
+def parse_formats(text: str) -> list[str]:
+    words = list(dict.fromkeys(word.strip() for word in text.split(",")))
+    unknown = [word for word in words if word not in FORMATS]
+    if unknown:
+        raise UsageError(f"--format: {unknown[0]!r} is none of {', '.join(FORMATS)}")
+    return words
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is reported on: a sweep, a run, or two."""
+
+    sweep: SweepFile | None
+    runs: tuple[Reported, ...]  # of a sweep the one that is shown as evidence, if any is left
+    folder: Path  # where its files go unless told otherwise
+
+    @cached_property
+    def page(self) -> Report:
+        if self.sweep is not None:
+            return sweep_report(self.sweep, self.runs[0] if self.runs else None)
+        if len(self.runs) == 2:
+            return pair_report(*self.runs)
+        return run_report(self.runs[0])
+
+    def csv(self) -> str:
+        return requests_csv(self.runs) if self.sweep is None else points_csv(self.sweep)
+
+
+def source_of(folders: Sequence[Path]) -> Source:
+    """UsageError for what cannot be reported on together."""
+    if len(folders) > 2:
+        raise UsageError(f"report takes one run or sweep, or two runs, got {len(folders)} folders")
+    sweeps = [one for one in folders if is_sweep(one)]
+    if sweeps and len(folders) > 1:
+        raise UsageError(f"report takes two runs, but {sweeps[0]} is a sweep")
+    if sweeps:
+        sweep = read_sweep(folders[0])
+        return Source(sweep, evidence_of(folders[0], sweep), folders[0])
+    runs = [finished_run(one) for one in folders]
+    if len(runs) == 1:
+        return Source(None, (reported("", runs[0], read_record(folders[0])),), folders[0])
+    names = labels_of(runs[0], runs[1], (folders[0].resolve().name, folders[1].resolve().name))
+    both = tuple(reported(name, run, read_record(at)) for name, run, at in zip(names, runs, folders, strict=True))
+    return Source(None, both, Path(f"report-{folders[0].resolve().name}-{folders[1].resolve().name}"))
+
+
+def evidence_of(folder: Path, sweep: SweepFile) -> tuple[Reported, ...]:
+    """The first run of the recommended setting, or else of any, that is still there."""
+    chosen = sweep.recommendation.values if sweep.recommendation else None
+    ran = [one for one in sweep.points if one.error is None]
+    for point in sorted(ran, key=lambda one: one.values != chosen):
+        try:
+            run = finished_run(folder / point.folder)
+            return (reported(label_of(sweep.params, point.values), run, read_record(folder / point.folder)),)
+        except FolderError:  # it was moved away; the sweep itself has the numbers
+            continue
+    return ()
+
+
+def places(source: Source, kind: str, formats: Sequence[str], output: Path | None) -> dict[Path, Callable[[], bytes]]:
+    """Each file of a format, and what makes it."""
+    if kind in PICTURES:
+        return pictures(source, kind, formats, output)
+    name = {"html": "report.html", "md": "report.md", "csv": "points.csv" if source.sweep else "requests.csv"}[kind]
+    if output is None:
+        path = STDOUT if len(formats) == 1 and kind != "html" else source.folder / name
+    else:
+        path = output / name if len(formats) > 1 or output.is_dir() else output
+
+    def make() -> bytes:
+        if kind == "csv":
+            return source.csv().encode()
+        if kind == "md":
+            return report_markdown(source.page).encode()
+        from reports.render.html import html
+
+        return html(source.page).encode()
+
+    return {path: make}
+
+
+def pictures(source: Source, kind: str, formats: Sequence[str], output: Path | None) -> dict[Path, Callable[[], bytes]]:
+    from reports.render import charts
+
+    draw: dict[str, Callable[..., bytes]] = {"png": charts.png, "svg": lambda chart: charts.svg(chart).encode()}
+    found = source.page.charts()
+    if not found:
+        raise UsageError(f"--format: there is nothing to draw in {source.folder}")
+    if output is not None and len(formats) == 1 and output.suffix == f".{kind}":
+        return {output: lambda: draw[kind](found[0])}
+    folder = source.folder / "charts" if output is None else output
+    return {folder / f"{one.name}.{kind}": lambda one=one: draw[kind](one) for one in found}  # type: ignore[misc]

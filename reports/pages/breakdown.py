@@ -1,0 +1,78 @@
+"""Where the time of requests went, and who waited longest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from reports.breakdown import breakdown
+from reports.document import Axis, Bars, Block, Chart, Section, Table, Text
+from reports.pages.reported import Reported
+from reports.render.breakdown import WORDS
+from reports.render.words import number
+from reports.schema import Breakdown, Part
+from reports.worst import Worst, worst
+
+COLOURS = {
+    "client": "held", "intake": "other", "queue": "padding", "prefill": "prefill", "preempted": "preempted",
+    "server": "series-2", "decode": "decode",
+}  # fmt: skip
+MOST = 20  # requests listed
+
+
+def breakdown_section(runs: Sequence[Reported]) -> Section:
+    """Parts of TTFT and of E2EL, on average and in the tail; then the worst 1 % of requests by TTFT."""
+    blocks: list[Block] = []
+    found = [(one, breakdown(one.record)) for one in runs]
+    summaries = [(one.label, parts.summary()) for one, parts in found]
+    for metric in ("ttft", "e2el"):
+        chart = _chart(metric, summaries)
+        blocks += [chart] if chart else []
+    if not blocks:
+        return Section("Where the time went", [])
+    names = [name for name in WORDS if any(name in parts.e2el_ns() for _, parts in found)]
+    blocks.append(Text("; ".join(f"{name}: {WORDS[name]}" for name in names) + "."))
+    for one, parts in found:
+        listed = worst(one.record, parts)
+        if listed:
+            blocks.append(_worst_table(one.label, listed))
+    return Section("Where the time went", blocks)
+
+
+def _chart(metric: str, summaries: Sequence[tuple[str, Breakdown | None]]) -> Chart | None:
+    parts: list[tuple[str, str, float]] = []
+    for label, summary in summaries:
+        if summary is None:
+            continue
+        found: Mapping[str, Part] = getattr(summary, metric)
+        for bar, field in (("mean", "mean_ms"), ("from P99 on", "tail_mean_ms")):
+            name = f"{label}, {bar}" if label else bar
+            parts += [(name, part, value) for part in found if (value := getattr(found[part], field)) is not None]
+    if not parts:
+        return None
+    seen = {name: colour for name, colour in COLOURS.items() if any(part == name for _, part, _ in parts)}
+    word = metric.upper()
+    title = f"Parts of {word}"
+    caption = f"Of all completed requests, and of those whose {word} from the scheduled time is at or above its P99."
+    return Chart(f"{metric}-parts", title, Bars(Axis("ms"), parts, seen), caption)
+
+
+def _worst_table(label: str, requests: Sequence[Worst]) -> Table:
+    names = [name for name in WORDS if any(one.parts_ns.get(name) for one in requests)]
+    seen = any(one.neighbours for one in requests)
+    more = ("longest step, ms", "others seated", "prefill tokens") if seen else ()
+    rows = []
+    for one in requests[:MOST]:
+        cells = [f"{one.row.i}", f"{one.row.prompt_tokens:,}", f"{one.row.output_tokens:,}", number(one.total_ns / 1e6)]
+        cells += [number(one.parts_ns.get(name, 0) / 1e6) for name in names]
+        near = one.neighbours
+        if seen:
+            cells += ["", "", ""] if near is None else [
+                number(near.step_ms), f"{len(near.prompts)}", f"{near.prefill_tokens:,}"
+            ]  # fmt: skip
+        rows.append(cells)
+    columns = ("request", "prompt tokens", "output tokens", "TTFT, ms", *names, *more)
+    cut = f", the first {MOST}" if len(requests) > MOST else ""
+    whose = f" of {label}" if label else ""
+    caption = f"The worst 1 % of requests{whose} by TTFT from the scheduled time{cut}; parts in ms"
+    beside = ". Beside them the longest step of their wait, who else sat in it, and the most prompt tokens of a step"
+    return Table(columns, rows, caption=f"{caption}{beside if seen else ''}.")

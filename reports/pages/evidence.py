@@ -1,0 +1,149 @@
+"""What a verdict rests on: distributions, signals over time, slots, and where the work went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reports.document import Axis, Bars, Block, Chart, Line, Lines, Rule, Section, Table, Text
+from reports.gate import parse
+from reports.over_time import distribution_curve, latency_over_time, signals_over_time
+from reports.pages.axes import fitted
+from reports.pages.breakdown import breakdown_section
+from reports.pages.details import latency_table
+from reports.pages.reported import Reported
+from reports.pages.slots import seats_chart, slot_charts
+from reports.render.compare import reason
+from reports.render.waste import SLOTS, TOKENS
+from reports.render.words import share
+from reports.schema import Waste
+
+
+def evidence(runs: Sequence[Reported], *, slots: bool = True) -> list[Section]:
+    """Of one run or of two beside each other; sections without anything in them are left out."""
+    tables: list[Block] = []
+    for one in runs:
+        tables += [Text(one.label)] if one.label else []
+        tables.append(latency_table(one.summary, one.open_loop))
+    sections = [
+        Section("Latency", [*latency_charts(runs), *tables]),
+        Section("Over time", over_time_charts(runs)),
+        *(slot_sections(runs) if slots else []),
+        breakdown_section(runs),
+        *waste_sections(runs),
+    ]
+    return [one for one in sections if one.blocks]
+
+
+def latency_charts(runs: Sequence[Reported]) -> list[Chart]:
+    """Distributions, with the SLAs on percentiles as lines."""
+    charts = []
+    for word in ("ttft", "tpot", "e2el"):
+        lines: list[Line] = []
+        rules: dict[str, float] = {}
+        for at, one in enumerate(runs):
+            metric = f"{word}_sched_ms" if one.open_loop and word != "tpot" else f"{word}_ms"
+            xs, ys = distribution_curve(one.times.latency(metric))
+            if xs:
+                lines.append(Line(one.label or word.upper(), xs, ys, f"series-{at}"))
+            rules |= {
+                result.expr: result.bound
+                for result in one.run.sla
+                if parse(result.expr).latency in (f"{word}_ms", metric)
+            }
+        values = [x for line in lines for x in line.xs]
+        if values:
+            x = fitted(f"{word.upper()}, ms", [*values, *rules.values()])
+            y = Axis("requests up to it", domain=(0, 1), percent=True)
+            lines_of_sla = [Rule(bound, expr, "x") for expr, bound in rules.items()]
+            charts.append(
+                Chart(f"{word}-distribution", f"{word.upper()} of requests", Lines(x, y, lines, lines_of_sla))
+            )
+    return charts
+
+
+def over_time_charts(runs: Sequence[Reported]) -> list[Block]:
+    courses = [(one, signals_over_time(one.record)) for one in runs]
+    charts: list[Block] = []
+    for name, title, axis in (
+        ("device_busy", "Device busy", Axis("device busy", domain=(0, 1), percent=True)),
+        ("kv_usage", "KV cache in use", Axis("KV blocks in use", percent=True)),
+        ("running", "Running", Axis("requests in a seat")),
+        ("waiting", "Waiting", Axis("requests in the queue")),
+    ):
+        lines = [
+            Line(one.label or title, course.at_s.tolist(), course.values[name], f"series-{at}")
+            for at, (one, course) in enumerate(courses)
+            if name in course.values
+        ]
+        if lines:
+            charts.append(Chart(f"{name.replace('_', '-')}-over-time", title, Lines(Axis("s"), axis, lines)))
+    return [*charts, *(found for word in ("ttft", "tpot") if (found := _latency_over_time(word, runs)) is not None)]
+
+
+def _latency_over_time(word: str, runs: Sequence[Reported]) -> Chart | None:
+    """TTFT by the scheduled time, where requests come at a rate; else by the first token, as TPOT."""
+    scheduled = word == "ttft" and all(one.open_loop for one in runs)
+    lines = []
+    for at, one in enumerate(runs):
+        metric = "ttft_sched_ms" if word == "ttft" and one.open_loop else f"{word}_ms"
+        course = latency_over_time(
+            one.times.scheduled_ns if scheduled else one.times.first_ns, one.times.latency(metric)
+        )
+        for half, stat in enumerate(("p50", "p99")):
+            label = f"{one.label} {stat.upper()}".strip()
+            lines.append(Line(label, course.at_s.tolist(), course.values[stat], f"series-{2 * at + half}"))
+    if not any(line.xs for line in lines):
+        return None
+    caption = f"Of requests by {'their scheduled time' if scheduled else 'when they got their first token'}."
+    return Chart(f"{word}-over-time", word.upper(), Lines(Axis("s"), Axis(f"{word.upper()}, ms"), lines), caption)
+
+
+def slot_sections(runs: Sequence[Reported]) -> list[Section]:
+    charts: list[Block] = list(slot_charts([(one.label, one.record, one.run) for one in runs]))
+    charts += [found for one in runs if (found := seats_chart(one.label, one.record, one.run)) is not None]
+    if not charts:
+        return []
+    hint = Text("Shift and wheel zoom into a slot timeline, dragging moves it.")
+    return [Section("Slots", [*charts, hint])]
+
+
+def waste_sections(runs: Sequence[Reported]) -> list[Section]:
+    seen = [(one, one.summary.waste) for one in runs if one.summary.waste is not None]
+    if not seen:
+        return []
+    blocks: list[Block] = []
+    for one, waste in seen:
+        sentence = reason(waste)
+        blocks.append(Text(f"{one.label}: {sentence}" if one.label else sentence))
+    parts = [(one.label or "this run", waste) for one, waste in seen]
+    blocks.append(_waste_chart("launched-tokens", "Launched tokens", TOKENS, parts))
+    blocks.append(_waste_chart("slot-steps", "Slot-steps (seats times steps)", SLOTS, parts))
+    for one, waste in seen:
+        blocks.append(_waste_table(one.label, waste))
+    return [Section("Where the work went", blocks)]
+
+
+WASTE_COLOURS = {
+    "useful": "decode", "prompt padding": "padding", "bucket padding": "held", "dead rows": "dead",
+    "recomputed": "preempted", "discarded": "other", "active": "decode", "dead": "dead", "idle": "idle",
+}  # fmt: skip
+
+
+def _waste_chart(
+    name: str, title: str, kinds: tuple[tuple[str, str, str], ...], parts: list[tuple[str, Waste]]
+) -> Chart:
+    cut = [(label, word, float(getattr(waste, key))) for label, waste in parts for key, word, _ in kinds]
+    seen = {word: WASTE_COLOURS[word] for _, word, _ in kinds if any(part == word and value for _, part, value in cut)}
+    unit = title.split(" (")[0].lower()
+    return Chart(name, title, Bars(Axis(unit), [one for one in cut if one[1] in seen], seen))
+
+
+def _waste_table(label: str, waste: Waste) -> Table:
+    rows = []
+    for total, kinds in ((waste.launched_tokens, TOKENS), (waste.slot_steps, SLOTS)):
+        for key, word, means in kinds:
+            count: int = getattr(waste, key)
+            if count:
+                unit = "tokens" if kinds is TOKENS else "slot-steps"
+                rows.append((f"{word} {unit}", f"{count:,}", share(count / total), means))
+    return Table((label or "work", "count", "share", "what it is"), rows, texts=frozenset({3}))

@@ -1,0 +1,41 @@
+"""A run as its report needs it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from engines.base import RunRecord
+from reports.metrics import RequestTimes, request_times
+from reports.schema import Distribution, RunFile, Summary
+
+
+class Reported(NamedTuple):
+    """`label` tells it from the other run of a pair; empty where it is alone."""
+
+    label: str
+    run: RunFile
+    record: RunRecord
+    times: RequestTimes
+
+    @property
+    def summary(self) -> Summary:
+        assert self.run.summary is not None
+        return self.run.summary
+
+    @property
+    def open_loop(self) -> bool:
+        return self.run.workload.pacing.open_loop
+
+    def judged_latencies(self) -> dict[str, Distribution]:
+        """TTFT, TPOT and E2EL; in open loop from the scheduled time, as SLAs are judged."""
+        latency = self.summary.latency
+        if self.open_loop:
+            return {"TTFT": latency.ttft_sched_ms, "TPOT": latency.tpot_ms, "E2EL": latency.e2el_sched_ms}
+        return {"TTFT": latency.ttft_ms, "TPOT": latency.tpot_ms, "E2EL": latency.e2el_ms}
+
+
+def reported(label: str, run: RunFile, record: RunRecord) -> Reported:
+    """ValueError for a run without a summary."""
+    if run.summary is None:
+        raise ValueError("the run has no summary; rebuild it first")
+    return Reported(label, run, record, request_times(record))
