@@ -43,6 +43,9 @@ def read_results(path: Path, judgement: Judgement = AS_IT_IS) -> list[Stored]:
         results = _results(file, documents)
     except FolderError as error:
         raise FolderError(f"{file}: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # every tool's format moves on
+        said = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise FolderError(f"{file}: not in a form that is read here: {said} (docs/gates.md says which are)") from None
     return [stored(path, one, judgement) for one in results]
 
 

@@ -26,12 +26,9 @@ FIRST_TOKEN = ("time_to_first_token", "ttft")  # its name now, and before versio
 
 
 def from_records(records: Sequence[Document], summary: Document | None = None) -> Result:
-    """FolderError where there is none, or where a line lacks what every version writes."""
+    """FolderError where there is none."""
     measured = [one for one in records if _phase(one) != "warmup"]
-    try:
-        requests = sorted(map(_asked, measured), key=lambda one: (one.sent_ns, one.end_ns))
-    except (KeyError, TypeError) as error:
-        raise FolderError(f"aiperf's records: a line lacks {error}") from None
+    requests = sorted(map(_asked, measured), key=lambda one: (one.sent_ns, one.end_ns))
     if not requests:
         raise FolderError("aiperf's records: none but warm-up")
     notes = [RENAMED] + ([NO_PACING] if summary is None else [])

@@ -20,19 +20,14 @@ STATUSES = {"successful": "completed", "errored": "failed", "incomplete": "cance
 
 
 def from_report(report: Document) -> list[Result]:
-    """FolderError where a benchmark lacks what this version of the format has."""
+    """FolderError where there is none."""
     version = (report.get("metadata") or {}).get("guidellm_version", "of an unknown version")
-    results = []
-    for at, one in enumerate(report["benchmarks"]):
-        try:
-            results.append(_result(one, f"guidellm {version}", at if len(report["benchmarks"]) > 1 else None))
-        except (KeyError, TypeError) as error:
-            raise FolderError(
-                f"guidellm {version}: benchmark {at} lacks {error}; reports of guidellm 0.4 and later are read"
-            ) from None
-    if not results:
+    benchmarks = report["benchmarks"]
+    if not benchmarks:
         raise FolderError(f"guidellm {version}: no benchmark in it")
-    return results
+    return [
+        _result(one, f"guidellm {version}", at if len(benchmarks) > 1 else None) for at, one in enumerate(benchmarks)
+    ]
 
 
 def _result(benchmark: Document, tool: str, at: int | None) -> Result:

@@ -19,6 +19,8 @@ NO_STEPS = "no engine steps and no signals of the server"
 FROM_SENDING = "latencies are from sending, so a wait before it is not seen, nor is overload"
 NO_HASH = "which requests were sent is not said, so a comparison takes --allow-different"
 
+LONGEST_GAP_US = 2**32 - 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
@@ -94,7 +96,11 @@ def record_of(requests: Sequence[Asked], *, interrupted: bool = False) -> RunRec
         if one.gaps_us:
             events += [0, *one.gaps_us]
     return RunRecord(
-        planned=len(rows), rows=rows, event_values=np.array(events, np.uint32), event_unit="us", interrupted=interrupted
+        planned=len(rows),
+        rows=rows,
+        event_values=np.clip(np.array(events, np.int64), 0, LONGEST_GAP_US).astype(np.uint32),
+        event_unit="us",
+        interrupted=interrupted,
     )
 
 

@@ -90,7 +90,7 @@ def _asked(
         )  # fmt: skip
     # Gaps are rounded to where they end, so that the errors do not add up.
     ends_us = [round(1e6 * at) for at in accumulate(gaps_s)]
-    gaps_us = [max(0, end - begin) for begin, end in zip([0, *ends_us], ends_us, strict=False)]
+    gaps_us = [end - begin for begin, end in zip([0, *ends_us], ends_us, strict=False)]
     first = sent + round(1e9 * ttft_s)
     last = sent + round(1e9 * latency_s) if latency_s else first + 1000 * sum(gaps_us)
     return Asked(
