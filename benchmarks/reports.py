@@ -43,7 +43,7 @@ def header(requests: int, unit: EventUnit) -> RunFile:
     )
 
 
-def write_run(folder: Path, requests: int, gaps: int, unit: EventUnit) -> None:
+def write_run(folder: Path, requests: int, gaps: int, unit: EventUnit, tenants: int) -> None:
     """Every seat serves one request after the other: a prefill of two steps, then a token in every step."""
     rng = np.random.default_rng(0)
     tokens = np.maximum(2, rng.lognormal(0, 0.7, requests))
@@ -63,7 +63,7 @@ def write_run(folder: Path, requests: int, gaps: int, unit: EventUnit) -> None:
         if unit == "step":
             writer.steps_recorded(steps)
         for begin in range(0, requests, CHUNK):
-            _write_requests(writer, order[begin : begin + CHUNK], admitted, tokens, waited_ns, steps, unit)
+            _write_requests(writer, order[begin : begin + CHUNK], admitted, tokens, waited_ns, steps, unit, tenants)
 
 
 def _ledger(end_ns: IntArray, admitted: IntArray, ended: IntArray) -> NDArray[np.void]:
@@ -89,6 +89,7 @@ def _write_requests(
     waited_ns: IntArray,
     steps: NDArray[np.void],
     unit: EventUnit,
+    tenants: int,
 ) -> None:
     """A chunk of requests, in the order of their ends, through the writer that a run uses."""
     for i in which.tolist():
@@ -112,7 +113,7 @@ def _write_requests(
             finish_reason="length",
             error=None,
             token_source="engine",
-            tenant="default",
+            tenant=f"tenant {i % tenants}",
             priority=0,
             preemptions=0,
             events_at=0,
@@ -160,7 +161,7 @@ def measure_run(options: argparse.Namespace, folder: Path) -> None:
     run = folder / "run"
     if not run.exists():
         begin = time.perf_counter()
-        write_run(run, options.requests, options.gaps, options.unit)
+        write_run(run, options.requests, options.gaps, options.unit, options.tenants)
         print(f"written in {time.perf_counter() - begin:.1f} s")
     size = sum(file.stat().st_size for file in run.iterdir()) / 2**20
     found = measure(CHILD, str(run))
@@ -204,6 +205,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1_000_000)
     parser.add_argument("--gaps", type=int, default=200_000_000)
     parser.add_argument("--unit", choices=("step", "us"), default="step", help="of token events: in process, or HTTP")
+    parser.add_argument("--tenants", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where the run is kept, or taken from if it is there already")
     parser.add_argument("--points", type=int, help="make a sweep of so many runs and time its report instead")
     parser.add_argument("--report", default="", help="more arguments of `cbbench report`, in one string")
