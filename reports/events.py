@@ -104,12 +104,15 @@ class Events:
         jumps, jumped = [np.empty(0, np.int64)], [np.empty(0, np.int64)]  # (before << 32 | after), and how many
         for batch in self.batches(wanted):
             values = batch.values
-            breaks = np.flatnonzero(values[1:] != values[:-1] + np.uint32(1)) + 1
-            begins = np.union1d(breaks, batch.starts)
+            jump = np.empty(values.shape[0], np.bool_)
+            jump[1:] = values[1:] != values[:-1] + np.uint32(1)
+            jump[batch.starts] = False
+            inside = np.flatnonzero(jump)
+            jump[batch.starts] = True
+            begins = np.flatnonzero(jump)
             first = values[begins].astype(np.int64)
             behind = first + np.diff(begins, append=values.shape[0])
             change += np.bincount(first + 1, minlength=change.shape[0]) - np.bincount(behind, minlength=change.shape[0])
-            inside = np.setdiff1d(breaks, batch.starts, assume_unique=True)
             pairs = values[inside - 1].astype(np.int64) << 32 | values[inside]
             pairs, counts = np.unique(pairs, return_counts=True)  # seats that stood still together
             jumps.append(pairs)

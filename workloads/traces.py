@@ -6,7 +6,8 @@
     arrival         arrival_s (s)   TIMESTAMP        timestamp (ms)
     also            tenant (a name), priority (0 is the most urgent)
 
-Other columns are ignored. Arrivals must not go back in time.
+Other columns are ignored. Arrivals must not go back in time; only the gaps between them count, so they may begin at any
+moment, before zero too.
 """
 
 from __future__ import annotations

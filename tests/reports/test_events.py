@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.base import RunRecord
+from engines.step_runs import StepRuns
 from reports import events
 from reports.events import Events
 from reports.quantiles import quantile, quantile_interval, tallied_distribution
@@ -62,11 +64,17 @@ def runs(draw: Callable[..., object]) -> RunRecord:
         made.append((one, np.array(steps, np.uint32) if unit == "step" else values))
     more = {"steps": ledger([1] * 30, [0] * 30, 1)} if unit == "step" else {}
     found = record(made, event_unit=unit, **more)
-    return draw(st.sampled_from([found, record(made[::-1], event_unit=unit, **more)]))
+    others = [record(made[::-1], event_unit=unit, **more)]
+    if unit == "step":
+        kept_as_runs = StepRuns()
+        for _, values in made:
+            kept_as_runs.append([(step, 1) for step in values.tolist()])
+        others.append(replace(found, event_values=kept_as_runs))
+    return draw(st.sampled_from([found, *others]))
 
 
 @given(runs())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 def test_counted_gaps_are_those_between_the_events(made: RunRecord) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(events, "AT_ONCE", 16)
