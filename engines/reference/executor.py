@@ -83,14 +83,15 @@ class TorchExecutor:
         main = self._device.main
         begin, end = main.event(timed=True), main.event(timed=True)
         batch = flatten(plan, self._pool.block_size)
-        begin.record()
+        packed = None if self._graphs is None else self._graphs.pack(batch)
+        begin.record()  # as late as possible: a device that waits for the host is not busy
         of_samples: IntArray | slice = slice(None)
         bucket_padding = 0
         with self._staging.step() as send:
             self._host.carry_out(plan, send)
-            if self._graphs is not None and self._graphs.takes(batch):
-                tokens, bucket_padding = self._graphs.launch(batch, send)
-                of_samples = batch.sampled
+            if self._graphs is not None and packed is not None:
+                tokens, of_samples = self._graphs.launch(packed, send), batch.sampled
+                bucket_padding = packed.size - packed.rows
             else:
                 tokens = self._launch_eager(batch, send)
         result = self._results[self._submitted % len(self._results)][: len(tokens)]

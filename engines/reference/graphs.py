@@ -10,7 +10,9 @@ copied into `inputs` and `tables` before each replay, behind the replay before i
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -24,6 +26,7 @@ from engines.reference.kernels import Kernels
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.llama import Llama, Tokens
 from engines.reference.staging import Send
+from engines.scheduling.plan import IntArray, Tables
 
 IDS, POSITIONS, SLOTS, LENGTHS, SEATS, SAMPLING = range(6)  # rows of `inputs`; the last and those behind it
 
@@ -48,6 +51,14 @@ def bucket_sizes(max_num_seqs: int) -> tuple[int, ...]:
     """Ascending: 1, 2, 4, steps of 8 to 256, then of 32; always 1 and max_num_seqs."""
     sizes = {1, 2, 4, *range(8, 256, 8), *range(256, max_num_seqs, 32)}
     return (*sorted(size for size in sizes if size < max_num_seqs), max_num_seqs)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    rows: int
+    size: int  # of the bucket
+    inputs: IntArray
+    tables: Tables  # [rows, blocks that are reached]
 
 
 class DecodeGraphs:
@@ -78,26 +89,11 @@ class DecodeGraphs:
         # Large to small: the memory of the first serves all that follow.
         self._graphs = {size: device.capture(partial(self._step, size)) for size in reversed(self._sizes)}
 
-    def takes(self, batch: Batch) -> bool:
-        return batch.all_single and 0 < len(batch.ids) <= self._rows
-
-    def launch(self, batch: Batch, send: Send) -> tuple[torch.Tensor, int]:
-        """Queue a step that `takes` allows: (tokens of all its rows on the device, padding rows that ran with them).
-
-        The tokens are there until the next launch runs.
-        """
+    def pack(self, batch: Batch) -> Packed | None:
+        """All the host has to compute for a step; None for one that no graph holds."""
         rows = len(batch.ids)
-        size = next(size for size in self._sizes if size >= rows)
-        send(self._columns(batch), self._inputs)
-        tables = send(reached(batch.tables, batch.lengths, self._pool.block_size))
-        width = min(tables.shape[1], self._tables.shape[1])
-        main = self._device.main
-        main.run(lambda: self._tables[:rows, :width].copy_(tables[:, :width]))
-        main.run(self._graphs[size])
-        return self.tokens[:rows], size - rows
-
-    def _columns(self, batch: Batch) -> np.ndarray:
-        rows = len(batch.ids)
+        if not batch.all_single or rows > self._rows:
+            return None
         inputs = np.zeros(tuple(self._inputs.shape), dtype=np.int64)
         inputs[SEATS] = len(self._last_token) - 1
         inputs[IDS, :rows] = batch.ids
@@ -106,7 +102,18 @@ class DecodeGraphs:
         inputs[LENGTHS, :rows] = batch.lengths
         inputs[SEATS, batch.sampled] = batch.seats
         inputs[SAMPLING:, batch.sampled] = batch.sampling
-        return inputs
+        size = self._sizes[bisect_left(self._sizes, rows)]
+        return Packed(rows, size, inputs, reached(batch.tables, batch.lengths, self._pool.block_size))
+
+    def launch(self, packed: Packed, send: Send) -> torch.Tensor:
+        """Queue the step. Returns its rows' tokens, on the device; they are there until the next launch runs."""
+        rows, main = packed.rows, self._device.main
+        send(packed.inputs, self._inputs)
+        tables = send(packed.tables)
+        width = min(tables.shape[1], self._tables.shape[1])
+        main.run(lambda: self._tables[:rows, :width].copy_(tables[:, :width]))
+        main.run(self._graphs[packed.size])
+        return self.tokens[:rows]
 
     @torch.inference_mode()
     def _step(self, size: int) -> None:
