@@ -84,7 +84,7 @@ RUN_OPTIONS = (
     option("metrics_url", str, SERVER, "Where its metrics are, if not at /metrics of --url. Default: there.",
            metavar="URL"),
     option("launch", str, SERVER, "Instead of --url: start this server, load it and end it, as in 'vllm serve MODEL "
-           "--port {port}'. A sweep starts one per value, with {value} in its place. Default: none.",
+           "--port {port}'. A sweep starts one per setting, its values in place of {value} or {PARAM}. Default: none.",
            metavar="COMMAND"),
     option("ready_timeout", float, SERVER, "Seconds a launched server has to become ready. Default: 600.",
            metavar="S"),

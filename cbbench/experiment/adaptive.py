@@ -1,8 +1,8 @@
 """Where to measure next, when nobody gave values: coarse first, then around the knee and the edge of the SLA.
 
     coarse    LOW, the powers of two between, HIGH; a rate climbs them one by one until arrivals outrun completions
-    refine    the middle (geometric) of each gap beside the knee, and of the gap in which the best setting that meets
-              the SLA gives way to one that does not
+    refine    the middle (geometric) of each gap beside the knee, of the gap in which the best setting that meets the
+              SLA gives way to one that does not, and of the gap in which a rate begins to saturate
     stop      when those gaps are within a factor of 1.2, or between neighbouring whole numbers
 
 Pure: what is measured goes in, what to measure next comes out; so a sweep that was broken off goes on where it was.
@@ -61,11 +61,18 @@ def next_round(search: Search, curve: Sequence[CurvePoint]) -> Round:
     if not line:
         return Round((), "no setting could run")
     gaps = [*_knee_gaps(search, line), *_sla_gaps(search, line)]
+    if top is not None and top is not line[0]:  # how much can be served at all
+        gaps.append((_number(line[-2].values[0]), _number(top.values[0])))
     middles = dict.fromkeys(middle for left, right in gaps if (middle := between(search, left, right)) is not None)
     values = tuple(value for value in middles if value not in tried)[: MOST_SETTINGS - len(tried)]
     if values:
-        return Round(values, "around the knee and the edge of the SLA" if search.judged else "around the knee")
+        return Round(values, _aim(search))
     return Round((), _found(search, line))
+
+
+def _aim(search: Search) -> str:
+    aims = ["the knee", *(["saturation"] if search.climbs else []), *(["the edge of the SLA"] if search.judged else [])]
+    return f"around {', '.join(aims)}"
 
 
 def ladder(search: Search) -> list[Number]:
@@ -131,7 +138,8 @@ def _found(search: Search, line: Sequence[CurvePoint]) -> str:
         sentences.append(f"It may lie beyond {short_label(top.values)}, the largest value tried.")
     full = next((one for one in line if one.point.saturated), None) if search.climbs else None
     if full is not None:
-        sentences.append(f"Saturated from {short_label(full.values)} on: {full.point.saturated}.")
+        below = f", not at {line[-2].label}" if len(line) > 1 else ""
+        sentences.append(f"Saturated at {full.label}{below}: {full.point.saturated}.")
     elif search.climbs:
         sentences.append(f"Not saturated at {short_label(line[-1].values)}, the highest rate tried.")
     if search.judged:
