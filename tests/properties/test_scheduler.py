@@ -102,7 +102,7 @@ def _play(d: Driven, requests: list[tuple[int, Request]], aborting: list[tuple[i
     d.drain(limit=20_000)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(knobs, st.lists(lengths, min_size=1, max_size=20), aborts, st.integers(0, 1), st.booleans())
 def test_every_request_ends_and_the_pool_is_clean(
     chosen: dict[str, object],
@@ -136,7 +136,7 @@ def test_every_request_ends_and_the_pool_is_clean(
         assert steps["preempted"].sum() == steps["recomputed_tokens"].sum() == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(knobs, st.lists(lengths, min_size=1, max_size=12), st.integers(0, 1))
 def test_tokens_do_not_depend_on_the_policy(chosen: dict[str, object], wanted: Wanted, depth: int) -> None:
     """The fake device's tokens are a function of (request, position), so every policy must give the solo run's."""
@@ -153,7 +153,7 @@ def test_tokens_do_not_depend_on_the_policy(chosen: dict[str, object], wanted: W
             assert request.tokens.tolist() == solo.tokens.tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(knobs, st.lists(lengths, min_size=2, max_size=20))
 def test_fcfs_never_lets_anybody_overtake_in_admission(chosen: dict[str, object], wanted: Wanted) -> None:
     plain = {"order": "fcfs", "quotas": {}, "skip_ahead": 0, "prompt_buckets": (), "preempt_for_priority": False}

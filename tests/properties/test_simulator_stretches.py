@@ -70,7 +70,7 @@ class StopsAfter(SilentObserver):
         self._left -= 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(knobs, pacings, st.lists(requests, min_size=1, max_size=25), st.sampled_from([None, None, 1, 4]))
 def test_stretches_change_nothing(
     chosen: dict[str, object],

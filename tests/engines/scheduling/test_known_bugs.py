@@ -1,4 +1,7 @@
-"""Bugs other engines had, each with the small input that shows it. Block size 4, budget 16, unless stated."""
+"""Bugs other engines had, each with the small input that shows it. Block size 4, budget 16, unless stated.
+
+cases.py lists all that were found, by number, with the tests that show that we do not have them.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,11 @@ from engines.base import EngineError
 from engines.scheduling.ledger import Blocked
 from engines.scheduling.request import Request, State
 from tests.engines.scheduling.driving import Driven, req
+
+
+def _with_tokens(index: int, prompt: int, output: int) -> Request:
+    return Request(index, prompt, output, prompt=np.zeros(prompt, np.int32))
+
 
 # -- never admitted, deadlock ------------------------------------------------------------------------------------------
 
@@ -57,6 +65,25 @@ def test_seat_of_a_finished_request_is_reusable_in_the_very_next_step() -> None:
     assert next(r for r in d.finished if r.index == 2).stints[0].admitted == 3
 
 
+def test_a_lone_request_may_have_what_only_the_cache_holds() -> None:
+    """sglang#19881: watermark and cached blocks left a lone decode without a block, and the engine crashed."""
+    d = Driven.of(kv_blocks=6, prefix_caching=True, watermark=0.3)
+    d.submit(Request(0, 24, 1, prompt=np.ones(24, np.int32))).drain()
+    assert d.scheduler.kv.pool.num_cached == 6
+    d.submit(_with_tokens(1, 8, 17)).drain()  # 24 positions: all 6 blocks, most of them while it decodes
+    assert d.finished[-1].output_tokens == 17
+    assert d.steps["preempted"].sum() == 0
+
+
+def test_a_lone_request_does_not_preempt_itself() -> None:
+    """tt-inference-server#2042: all but one block in the cache, and a sequence evicted itself for ever."""
+    d = Driven.of(kv_blocks=4, prefix_caching=True)
+    d.submit(Request(0, 12, 1, prompt=np.ones(12, np.int32))).drain()
+    d.submit(_with_tokens(1, 8, 8)).drain()
+    assert d.steps["preempted"].sum() == 0
+    assert len(d.plans) == 1 + 8
+
+
 def test_no_request_is_both_evicted_and_planned() -> None:
     """MinivLLM#94: a sequence preempts itself and is still scheduled."""
     d = Driven.of(kv_blocks=7).submit(*(req(i, 8, 9) for i in range(3)))
@@ -95,10 +122,6 @@ def test_deferred_frees_evict_exactly_one() -> None:
     assert max(r["preempted"] for r in d.ledger) == 1
     d.drain()
     assert [r.output_tokens for r in d.finished] == [9, 9, 9]
-
-
-def _with_tokens(index: int, prompt: int, output: int) -> Request:
-    return Request(index, prompt, output, prompt=np.zeros(prompt, np.int32))
 
 
 def test_preempted_requests_are_never_truncated() -> None:
@@ -196,15 +219,25 @@ def test_budget_left_by_one_prompts_tail_goes_to_the_next() -> None:
 # -- aborts and leaks --------------------------------------------------------------------------------------------------
 
 
+_MOMENTS = (
+    "new", "waiting", "prefill chunk 2 of 3", "decode", "preempted", "swapped", "being swapped out", "step in flight"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("sharing", [False, True])
 @pytest.mark.parametrize("depth", [0, 1])
-@pytest.mark.parametrize("when", ["new", "waiting", "prefill chunk 2 of 3", "decode", "preempted", "step in flight"])
-def test_abort_anywhere_ends_once_and_leaks_nothing(when: str, depth: int) -> None:
+@pytest.mark.parametrize("when", _MOMENTS)
+def test_abort_anywhere_ends_once_and_leaks_nothing(when: str, depth: int, sharing: bool) -> None:
     """mini-sglang#111 and many: aborted in flight or mid-prefill, pages were freed twice or never."""
-    d = Driven.of(depth=depth, kv_blocks=12, max_num_seqs=2)
-    target, other = req(0, 40, 5), req(1, 4, 8)
+    swap = {"on_kv_pressure": "swap", "swap_blocks": 20} if "swapped" in when else {}
+    kv_blocks = 8 if sharing and when in ("preempted", "swapped", "being swapped out") else 12
+    d = Driven.of(depth=depth, kv_blocks=kv_blocks, max_num_seqs=2, prefix_caching=sharing, **swap)
+    target, other = _with_tokens(0, 40, 5), _with_tokens(1, 4, 8)
+    if sharing:
+        d.submit(_with_tokens(20, 20, 1)).drain()  # what both begin with is in the cache
     match when:
         case "waiting":
-            d.submit(req(7, 1, 9), req(8, 1, 9), target, other)
+            d.submit(_with_tokens(7, 1, 9), _with_tokens(8, 1, 9), target, other)
             d.step()
         case "prefill chunk 2 of 3":
             d.submit(target, other)
@@ -214,11 +247,19 @@ def test_abort_anywhere_ends_once_and_leaks_nothing(when: str, depth: int) -> No
             d.submit(target, other)
             for _ in range(5):
                 d.step()
-        case "preempted":
-            target = req(0, 20, 9)
-            d.submit(req(9, 20, 9), target, other)
-            while target.preemptions == 0:
-                d.step()
+        case "preempted" | "swapped" | "being swapped out":
+            target = _with_tokens(0, 20, 9)
+            d.submit(_with_tokens(9, 20, 9), target, other)
+            for _ in range(30):
+                d.schedule()
+                if when == "being swapped out" and target.preemptions:
+                    break  # its copy is in a plan that has not run
+                while len(d.in_flight) > depth:
+                    d.collect()
+                if target.preemptions:
+                    break
+            assert target.preemptions
+            assert bool(target.host_blocks) is bool(swap)
         case "step in flight":
             d.submit(target, other)
             d.schedule()
@@ -322,6 +363,15 @@ def test_eos_exactly_at_the_cap_is_length() -> None:
     d.tokens = _always(7)
     d.submit(req(0, 4, 1, ignore_eos=False)).drain()
     assert (d.finished[0].finish_reason, d.finished[0].output_tokens) == ("length", 1)
+
+
+def test_eos_before_the_least_number_of_tokens_ends_nothing() -> None:
+    """vllm#26317: at least 3 and at most 3 tokens, EOS from the first on: three tokens, and the reason is length."""
+    d = Driven.of(eos_ids=frozenset({7}))
+    d.tokens = _always(7)
+    d.submit(req(0, 4, 3, ignore_eos=False, min_output_tokens=3), req(1, 4, 9, ignore_eos=False, min_output_tokens=2))
+    d.drain()
+    assert [(r.finish_reason, r.output_tokens) for r in d.finished] == [("length", 3), ("stop", 2)]
 
 
 def test_overlap_never_plans_past_the_cap() -> None:

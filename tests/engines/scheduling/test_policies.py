@@ -150,7 +150,7 @@ def test_first_come_first_served_makes_short_requests_wait_behind_long_ones() ->
     def p95_wait_of_the_short(**knobs: object) -> float:
         d = Driven.of(max_num_seqs=2, **knobs)
         rng = np.random.default_rng(0)
-        for i in range(120):
+        for i in range(80):
             d.submit(req(i, *((2, 2) if rng.random() < 0.7 else (12, 40))))
             d.step()
         d.drain()
@@ -200,7 +200,7 @@ def _service_gap(order: str) -> float:
     next_index = iter(range(10_000))
     gap = 0.0
     service = {"a": 0.0, "b": 0.0}
-    for step in range(400):
+    for step in range(250):
         for tenant, every in (("a", 1), ("b", 3)):  # a floods with three times the requests
             if step % every == 0:
                 d.submit(req(next(next_index), 4, 6, tenant=tenant))
@@ -298,17 +298,6 @@ def test_peak_admission_takes_more_than_full_reserve_and_never_evicts_when_lengt
     reserve_steps, _ = run("full-reserve")
     assert peak_evictions == 0
     assert peak_steps <= reserve_steps
-
-
-def test_preemptions_fall_with_the_watermark() -> None:
-    """vllm#44594: 0 -> 1065 preemptions, 2 % -> 400, 5 % -> 187, 10 % -> 168."""
-    preemptions = []
-    for watermark in (0.0, 0.02, 0.05, 0.10):
-        d = Driven.of(kv_blocks=100, max_num_seqs=32, max_num_batched_tokens=64, watermark=watermark)
-        d.submit(*(req(i, 10 + i % 7, 20 + 11 * i % 60) for i in range(200))).drain()
-        preemptions.append(int(d.steps["preempted"].sum()))
-    assert preemptions == sorted(preemptions, reverse=True)
-    assert preemptions[0] > 2 * preemptions[-1]
 
 
 def test_optimistic_admission_recomputes_a_bounded_share() -> None:

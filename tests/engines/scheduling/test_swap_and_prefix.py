@@ -128,6 +128,22 @@ def test_hits_that_nobody_holds_count_against_what_is_available() -> None:
     assert sorted(r.output_tokens for r in d.finished) == [1, 4, 4]
 
 
+def test_a_block_hits_only_behind_the_same_beginning() -> None:
+    """openvino.genai#3722, imp#1301: hashes that collide, leave out the last token or the parent give wrong hits. The
+    key here is the tokens themselves: the second block is found behind its own first block, and with all its tokens."""
+    d = Driven.of(prefix_caching=True)
+
+    def hits_of(index: int, *prompt: int) -> int:
+        before = d.steps["prefix_hit_tokens"].sum() if d.ledger else 0
+        d.submit(Request(index, 9, 1, prompt=np.array(prompt, np.int32))).drain()
+        return int(d.steps["prefix_hit_tokens"].sum() - before)
+
+    assert hits_of(0, 1, 1, 1, 1, 2, 2, 2, 2, 9) == 0
+    assert hits_of(1, 1, 1, 1, 1, 2, 2, 2, 2, 9) == 8
+    assert hits_of(2, 3, 3, 3, 3, 2, 2, 2, 2, 9) == 0
+    assert hits_of(3, 1, 1, 1, 1, 2, 2, 2, 3, 9) == 4
+
+
 def test_tenants_do_not_share() -> None:
     d = Driven.of(prefix_caching=True).submit(_tokens(0, 9, 1, tenant="a")).drain()
     d.submit(_tokens(1, 9, 1, tenant="b")).drain()
