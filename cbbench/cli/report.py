@@ -13,7 +13,11 @@ from cbbench.cli.options import DEBUG, takes
 @takes(DEBUG)
 def command(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN|SWEEP [RUN]", help="Folder of a run or of a sweep; or of two runs.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN|SWEEP [RUN]",
+            help="Folder of a run or of a sweep, or another tool's result file; or of two runs.",
+        ),
     ],
     formats: Annotated[
         str | None,
@@ -21,7 +25,8 @@ def command(
             "--format",
             metavar="WORD,...",
             help="Instead of the view in the terminal: html (one file, offline, with charts), md (for a pull request), "
-            "csv (the requests of a run, the points of a sweep), png or svg (a picture per chart).",
+            "csv (the requests of a run, the points of a sweep), png or svg (a picture per chart), vllm-json (a run as "
+            "vllm bench serve would have written it).",
         ),
     ] = None,
     output: Annotated[
@@ -30,9 +35,9 @@ def command(
             "--output",
             "-o",
             metavar="PATH",
-            help="File for one of html, md and csv, - for stdout; folder for several, and for png and svg, unless it "
-            "ends in .png or .svg: then it is the first chart alone. Default: the folder of the run or sweep, for two "
-            "runs report-A-B here; stdout for md or csv alone.",
+            help="File for one of html, md, csv and vllm-json, - for stdout; folder for several, and for png and svg, "
+            "unless it ends in .png or .svg: then it is the first chart alone. Default: the folder of the run or "
+            "sweep, for two runs report-A-B here; stdout for md, csv or vllm-json alone.",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,

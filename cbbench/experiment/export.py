@@ -8,21 +8,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from cbbench.config import UsageError
 from cbbench.experiment.report import finished_run, is_sweep
+from engines.base import RunRecord
 from reports.curves import label_of, read_sweep
 from reports.document import Report
 from reports.files import FolderError, disk, write_whole
 from reports.folder import read_record
+from reports.interop import as_vllm_json, is_result, read_results
 from reports.pages.pair import labels_of, pair_report
 from reports.pages.reported import Reported, reported
 from reports.pages.run import run_report
 from reports.pages.sweep import sweep_report
 from reports.render.csv import points_csv, requests_csv
 from reports.render.markdown import report_markdown
-from reports.schema import SweepFile
+from reports.schema import RunFile, SweepFile
 
-FORMATS = ("html", "md", "csv", "png", "svg")
+FORMATS = ("html", "md", "csv", "png", "svg", "vllm-json")
 PICTURES = ("png", "svg")
 STDOUT = Path("-")
 
@@ -33,7 +37,7 @@ def export(folders: Sequence[Path], formats_text: str, output: Path | None, *, t
     if terminal_only:
         raise UsageError("--json and --timeline belong to the terminal's view; leave out --format")
     if output == STDOUT and (len(formats) > 1 or formats[0] in PICTURES):
-        raise UsageError("--output: - takes one of html, md and csv")
+        raise UsageError("--output: - takes one of html, md, csv and vllm-json")
     source = source_of(folders)
     files = {path: make for one in formats for path, make in places(source, one, formats, output).items()}
     ready = [(path, make()) for path, make in files.items()]
@@ -77,23 +81,42 @@ class Source:
     def csv(self) -> str:
         return requests_csv(self.runs) if self.sweep is None else points_csv(self.sweep)
 
+    def vllm_json(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(as_vllm_json(self.runs[0].run, self.runs[0].record))) + b"\n"
+
 
 def source_of(folders: Sequence[Path]) -> Source:
     """UsageError for what cannot be reported on together."""
     if len(folders) > 2:
         raise UsageError(f"report takes one run or sweep, or two runs, got {len(folders)} folders")
-    sweeps = [one for one in folders if is_sweep(one)]
+    sweeps = [one for one in folders if not is_result(one) and is_sweep(one)]
     if sweeps and len(folders) > 1:
         raise UsageError(f"report takes two runs, but {sweeps[0]} is a sweep")
     if sweeps:
         sweep = read_sweep(folders[0])
         return Source(sweep, evidence_of(folders[0], sweep), folders[0])
-    runs = [finished_run(one) for one in folders]
+    runs, records = zip(*map(_measured, folders), strict=True)
+    short = [one.resolve().name for one in folders]
     if len(runs) == 1:
-        return Source(None, (reported("", runs[0], read_record(folders[0])),), folders[0])
-    names = labels_of(runs[0], runs[1], (folders[0].resolve().name, folders[1].resolve().name))
-    both = tuple(reported(name, run, read_record(at)) for name, run, at in zip(names, runs, folders, strict=True))
-    return Source(None, both, Path(f"report-{folders[0].resolve().name}-{folders[1].resolve().name}"))
+        folder = folders[0].parent if folders[0].is_file() else folders[0]
+        return Source(None, (reported("", runs[0], records[0]),), folder)
+    names = labels_of(runs[0], runs[1], (short[0], short[1]))
+    both = tuple(map(reported, names, runs, records))
+    return Source(None, both, Path(f"report-{short[0]}-{short[1]}"))
+
+
+def _measured(path: Path) -> tuple[RunFile, RunRecord]:
+    """A run of ours, or another tool's result with single requests, which charts are drawn of."""
+    if not is_result(path):
+        return finished_run(path), read_record(path)
+    found = read_results(path)
+    if len(found) > 1:
+        raise UsageError(f"{path}: {len(found)} results in one file: cbbench compare shows them side by side")
+    for note in found[0].notes:
+        print(f"note: {note}", file=sys.stderr)
+    if found[0].record is None:
+        raise UsageError(f"{path}: no single requests to draw; cbbench report without --format shows what there is")
+    return found[0].run, found[0].record
 
 
 def evidence_of(folder: Path, sweep: SweepFile) -> tuple[Reported, ...]:
@@ -113,13 +136,22 @@ def places(source: Source, kind: str, formats: Sequence[str], output: Path | Non
     """Each file of a format, and what makes it."""
     if kind in PICTURES:
         return pictures(source, kind, formats, output)
-    name = {"html": "report.html", "md": "report.md", "csv": "points.csv" if source.sweep else "requests.csv"}[kind]
+    if kind == "vllm-json" and (source.sweep is not None or len(source.runs) > 1):
+        raise UsageError("--format: vllm-json takes one run")
+    name = {
+        "html": "report.html",
+        "md": "report.md",
+        "csv": "points.csv" if source.sweep else "requests.csv",
+        "vllm-json": "vllm.json",
+    }[kind]
     if output is None:
         path = STDOUT if len(formats) == 1 and kind != "html" else source.folder / name
     else:
         path = output / name if len(formats) > 1 or output.is_dir() else output
 
     def make() -> bytes:
+        if kind == "vllm-json":
+            return source.vllm_json()
         if kind == "csv":
             return source.csv().encode()
         if kind == "md":

@@ -6,7 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
+from rich.text import Text
 
 from cbbench.config import UsageError
 from cbbench.experiment.breakdown import show_breakdown
@@ -15,24 +17,45 @@ from cbbench.experiment.run import show
 from reports.curves import SWEEP, read_sweep
 from reports.files import FolderError
 from reports.folder import RUN, read_run, rebuild
+from reports.interop import is_result, read_results
 from reports.render.sweep import sweep_view
+from reports.render.terminal import run_view
 from reports.schema import RunFile
 
 
 def report(folders: Sequence[Path], output: Path | None, *, json: bool, timeline: bool) -> int:
     """`cbbench report RUN|SWEEP`, and RUN RUN, in the terminal."""
     if output is not None:
-        raise UsageError("--output needs --format: html, md, csv, png or svg")
+        raise UsageError("--output needs --format: html, md, csv, png, svg or vllm-json")
     if len(folders) > 1:
         if json or timeline:
             raise UsageError("--json and --timeline take one run")
         return compare(folders)
     folder = folders[0]
+    if is_result(folder):
+        return _report_result(folder, json=json, timeline=timeline)
     if is_sweep(folder):
         return _report_sweep(folder, json=json)
     show(finished_run(folder), folder, json=json, with_timeline=timeline)
     if not json:
         show_breakdown(folder)
+    return 0
+
+
+def _report_result(path: Path, *, json: bool, timeline: bool) -> int:
+    """What another tool measured, in our words; the first of all that cannot be shown is who sat where."""
+    if timeline:
+        raise UsageError(f"--timeline: {path} is another tool's, which does not see seats")
+    found = read_results(path)
+    if json:
+        runs = [one.run for one in found]
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(runs[0] if len(runs) == 1 else runs)).decode() + "\n")
+        return 0
+    console = Console()
+    for one in found:
+        console.print(
+            Text(one.name, "bold"), run_view(one.run), *(Text(note, "yellow") for note in one.notes), sep="\n"
+        )
     return 0
 
 

@@ -9,10 +9,10 @@ from reports.files import FolderError
 from reports.interop import aiperf, guidellm, vllm
 from reports.interop.documents import Document, read_documents
 from reports.interop.results import Result, stored
-from reports.interop.vllm_json import write_vllm_json
+from reports.interop.vllm_json import as_vllm_json
 from reports.stored import Judgement, Stored, find_runs, read_stored
 
-__all__ = ["read_any", "read_results", "write_vllm_json"]
+__all__ = ["as_vllm_json", "is_result", "read_any", "read_results"]
 
 AS_IT_IS = Judgement()
 AIPERF_RECORDS, AIPERF_SUMMARY = "profile_export.jsonl", "profile_export_aiperf.json"
@@ -27,11 +27,16 @@ def read_any(paths: Iterable[Path], judgement: Judgement = AS_IT_IS) -> list[Sto
     """
     found: list[Stored] = []
     for path in paths:
-        if path.is_file() or _of_aiperf(path) is not None:
+        if is_result(path):
             found += read_results(path, judgement)
         else:
             found += [read_stored(folder, judgement) for folder in find_runs([path])]
     return found
+
+
+def is_result(path: Path) -> bool:
+    """A file of another tool, or a folder of aiperf's."""
+    return path.is_file() or _of_aiperf(path) is not None
 
 
 def read_results(path: Path, judgement: Judgement = AS_IT_IS) -> list[Stored]:

@@ -11,6 +11,8 @@ import math
 from itertools import accumulate
 from typing import Any
 
+import msgspec
+
 from reports.files import FolderError
 from reports.interop.documents import Document
 from reports.interop.results import Asked, Result
@@ -50,11 +52,13 @@ def from_result(result: Document, *, earlier: int = 0) -> Result:
 
 def _pacing(result: Document) -> PacingInfo:
     """No rate without a schedule ("inf", "trace"), and where nothing says when requests were sent."""
+    if (ours := result.get("cbbench_pacing")) is not None:
+        return msgspec.convert(ours, PacingInfo)
     rate, burstiness = result.get("request_rate"), result.get("burstiness")
     scheduled = "start_times" in result or "ttfts" not in result
     if not (scheduled and isinstance(rate, int | float) and math.isfinite(rate)):
         return PacingInfo(concurrency=result.get("max_concurrency"))
-    arrival = result.get("cbbench_arrival") or ("poisson" if burstiness in (None, 1) else f"burstiness {burstiness}")
+    arrival = "poisson" if burstiness in (None, 1) else f"burstiness {burstiness}"
     return PacingInfo(rate_per_s=float(rate), concurrency=result.get("max_concurrency"), arrival=arrival)
 
 

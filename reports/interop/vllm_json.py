@@ -8,29 +8,25 @@ generated texts are not kept by a run, so that column is missing. The keys that 
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from engines.base import MISSING, RunRecord
-from reports.folder import load, read_run
 from reports.metrics import RequestTimes, request_times
 from reports.schema import Distribution, PacingInfo, RunFile
-from reports.summary import completed_run
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 STATS = {"mean": "mean", "median": "p50", "std": "std", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99",
          "p99.9": "p999"}  # fmt: skip
 
 
-def write_vllm_json(folder: Path) -> dict[str, Any]:
-    """Of a run's folder, which stays as it is. FolderError without a run in it."""
-    record, _ = load(folder)
-    run = completed_run(record, read_run(folder))
+def as_vllm_json(run: RunFile, record: RunRecord) -> dict[str, Any]:
+    """Of a run that has its summary."""
     times = request_times(record)
     summary = run.summary
-    assert summary is not None  # it was just completed
+    assert summary is not None
     rates = summary.throughput
     return {
         **_setting(run),
@@ -73,7 +69,7 @@ def _setting(run: RunFile) -> dict[str, Any]:
         "cbbench_workload": workload.spec,
         "cbbench_workload_sha256": workload.sha256,
         "cbbench_seed": workload.seed,
-        "cbbench_arrival": pacing.arrival,
+        "cbbench_pacing": msgspec.to_builtins(pacing),
         "request_rate": "inf" if pacing.rate_per_s is None else pacing.rate_per_s,
         "burstiness": _burstiness(pacing),
         "max_concurrency": pacing.concurrency,
