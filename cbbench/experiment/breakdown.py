@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from reports.breakdown import breakdown
-from reports.folder import read_record
+from reports.folder import read_record, read_run
 from reports.render.breakdown import breakdown_table, worst_table
 from reports.worst import worst
 
@@ -15,11 +15,14 @@ SHOWN = 5  # of the worst requests; the first few say what the others would
 
 
 def show_breakdown(folder: Path) -> None:
-    """The parts of TTFT and E2EL, and the requests that waited longest. Nothing where no request completed."""
-    record = read_record(folder)
+    """The parts of TTFT and E2EL, and the requests that waited longest, which only the raw files tell. Nothing where no
+    request completed."""
+    run, record = read_run(folder), read_record(folder)
     parts = breakdown(record)
-    summary = parts.summary()
+    summary = parts.summary() or (run.summary.breakdown if run.summary else None)
     if summary is None:
         return
     console = Console()
-    console.print("", breakdown_table(summary), "", worst_table(worst(record, parts, "ttft", SHOWN), "worst TTFT"))
+    console.print("", breakdown_table(summary), sep="\n")
+    if len(record):
+        console.print("", worst_table(worst(record, parts, "ttft", SHOWN), "worst TTFT"), sep="\n")
