@@ -113,6 +113,8 @@ class FakeEvent:
     def wait(self) -> int:
         if (reach := self.reach_now()) is not None:
             reach()
+        if self._mark:
+            self._stream.device.clock.wait_until(self._mark[0])
         return self._stream.device.clock.now_ns()
 
     def ns_since(self, earlier: FakeEvent) -> int:
