@@ -117,7 +117,11 @@ class Seating:
         request.preemptions += 1
         self.evicted.add(request.index)
         request.pending = int(self.rows.known[slot]) - request.prompt_tokens - request.output_tokens
-        if fate is Fate.SWAP and self.kv.held(slot) <= self.kv.host.num_free:
+        if host_blocks := self._stays_out(slot):
+            request.host_blocks = host_blocks
+            request.resumes_first = resumes_first
+            request.swapped_positions = computed
+        elif fate is Fate.SWAP and self.kv.held(slot) <= self.kv.host.num_free:
             blocks = self.kv.blocks(slot)
             request.host_blocks = self.kv.host.take(len(blocks))
             request.resumes_first = resumes_first
@@ -129,6 +133,15 @@ class Seating:
             request.computed_peak = max(request.computed_peak, computed)
         self.leave(request)
         self.waiting.push(request)
+
+    def _stays_out(self, slot: int) -> list[int]:
+        """The host blocks of a seat that is given up before they were copied back: now they are not. Else none."""
+        coming = set(self.kv.blocks(slot)) if self.moves.back else set()
+        host_blocks = [host for host, device in self.moves.back if device in coming]
+        if host_blocks:
+            self.moves.back = [move for move in self.moves.back if move[1] not in coming]
+            self.traffic.swapped_in -= 1
+        return host_blocks
 
     def sit(self, request: Request, computed: int) -> None:
         self.waiting.pop(request)
@@ -188,6 +201,7 @@ class Seating:
                 for slot in self.rows.in_order().tolist():
                     self._let_go(slot)
         elif state is State.RUNNING:
+            self.kv.host.release(self._stays_out(request.slot))
             self.leave(request)
         self.policies.order.ended(request)
 

@@ -190,3 +190,25 @@ def test_least_recently_used_content_is_forgotten_first_and_deepest_first() -> N
     assert d.steps["prefix_hit_tokens"].sum() == 12
     d.submit(_tokens(4, 13, 1, fill=0)).drain()
     assert 0 <= d.steps["prefix_hit_tokens"].sum() - 12 <= 4
+
+
+def test_who_gets_up_before_its_blocks_were_copied_back_keeps_them_on_the_host() -> None:
+    """Swapped in for a step that then seats somebody more urgent in its place: the copy back is never carried out, and
+    a copy out of the blocks it would have had must not be either. Found by the property test; Driven checks the KV."""
+    d = Driven.of(
+        kv_blocks=5,
+        max_num_seqs=4,
+        max_num_batched_tokens=7,
+        max_model_len=15,
+        chunked_prefill=False,
+        order="priority",
+        preempt_for_priority=True,
+        on_kv_pressure="swap",
+        swap_blocks=2,
+    )
+    urgent, patient = {"priority": 0}, {"priority": 1}
+    first = [req(i, 1, 1, **urgent) for i in range(6)] + [req(6, 1, 1, **patient), req(7, 1, 3, **patient)]
+    later = [req(8, 5, 10, **urgent), *(req(i, 1, 1, **urgent) for i in range(9, 17)), req(17, 1, 6, **urgent)]
+    d.submit(*first, *later).drain()
+    assert len(d.finished) == 18
+    assert d.steps["swapped_out"].sum() == d.steps["swapped_in"].sum() > 0
