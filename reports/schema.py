@@ -326,4 +326,4 @@ class SweepFile(msgspec.Struct, frozen=True, kw_only=True):
     ended: str | None = None  # why an adaptive sweep is at its end, or why settings were skipped
     recommendation: Recommendation | None = None
     sla: tuple[str, ...] = ()
-    workload_sha256: str | None = None  # of the plan all points share; None: not yet known, or they differ
+    workload_sha256: str | None = None  # of the plan all first repeats share; None: not yet known, or they differ

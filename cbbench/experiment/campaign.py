@@ -40,7 +40,8 @@ class Campaign:
         # Points without numbers are tried again.
         finished = [point for point in earlier.points if point.error is None] if earlier else []
         self._done = {(point.values, point.repeat): self._judged_anew(point) for point in finished}
-        self.state = SweepFile(params=sweep.params, settings=(), repeats=sweep.repeats, sla=base.sla)
+        repeats = max([sweep.repeats, *(repeat + 1 for _, repeat in self._done)])
+        self.state = SweepFile(params=sweep.params, settings=(), repeats=repeats, sla=base.sla)
 
     @property
     def settings_done(self) -> list[Setting]:

@@ -150,6 +150,8 @@ def test_repeats_go_there_and_back_and_resume(cbbench: Call) -> None:
     speeds = {point["output_token_per_s"] for point in state()["points"] if point["values"] == [2]}
     assert len(speeds) == 3, "the simulator repeats with other plans"
     assert "3 runs each" in outcome.out
+    cbbench(*command)
+    assert (state()["repeats"], len(state()["points"])) == (3, 6), "fewer repeats do not forget the others"
 
 
 def test_rates_beyond_saturation_are_skipped_and_said(cbbench: Call) -> None:
