@@ -10,6 +10,8 @@ DEMO    ?= --workload 'prompt=lognormal(median=96,sigma=0.8,max=512);output=logn
            --num-requests 48 --max-num-seqs 8 --max-model-len 1024
 
 BIN := $(VENV)/bin
+# A file's tests share what they load, so a file stays in one process. Tiny models want one thread each.
+PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/pytest --numprocesses 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .PHONY: demo test slow lint install clean
@@ -21,10 +23,10 @@ demo: $(VENV)/.installed
 	$(BIN)/cbbench compare runs/demo/static runs/demo/continuous
 
 test: $(VENV)/.installed-dev
-	$(BIN)/pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 slow: $(VENV)/.installed-dev
-	$(BIN)/pytest -m slow
+	$(PYTEST) -m slow
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
