@@ -2,6 +2,7 @@
 
 client    the load client did not keep up, so the numbers are its own
 kv        requests lose their KV, or wait at the watermark
+concurrency   nobody waits, yet arrivals outrun completions: the cap on requests in flight holds them back
 demand    nobody waits: there is no more load to batch
 compute   the device is busy, and a larger batch only makes each token slower
 host      requests wait although the device is idle: planning, sampling or sending holds it up
@@ -79,6 +80,11 @@ def cause(left: Point | None, right: Point) -> tuple[str, str]:
     out_of_kv = sum(signals.blocked.get(reason, 0.0) for reason in OUT_OF_KV)
     if signals.preemptions or out_of_kv >= OFTEN:
         return "kv", _kv(right, out_of_kv)
+    if waiting is not None and waiting < 1 and right.saturated is not None:
+        return (
+            "concurrency",
+            f"the cap on concurrency holds requests back, nobody waits: {right.saturated}",
+        )
     if waiting is not None and waiting < 1:
         return "demand", f"nobody waits ({waiting:.1f} requests on average), so there is no more load to batch"
     slower, faster = _ratios(left, right)

@@ -55,7 +55,7 @@ def _refuse_what_is_fixed(param: str) -> None:
     if field not in FIELDS or "_" in param:
         near = get_close_matches(param, [name.replace("_", "-") for name in FIELDS if name not in FIXED], n=1)
         hint = f"did you mean {near[0]}?" if near else "want a setting of `cbbench run`, as max-num-seqs, rate or mode"
-        raise UsageError(f"cannot sweep {param!r}: {hint} A launched server's own needs {{{param}}} in --launch")
+        raise UsageError(f"cannot sweep {param!r}: {hint} (a launched server's own needs {{{param}}} in --launch)")
     if field in FIXED:
         raise UsageError(f"cannot sweep {param}: it {FIXED[field].replace('{PARAM}', '{' + param + '}')}")
 

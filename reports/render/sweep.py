@@ -114,7 +114,8 @@ def _verdict(point: Point) -> Text:
 
 def _reasons(sweep: SweepFile) -> list[Text]:
     """What limits each setting, with the numbers; why one has none."""
-    told = _without_repetition([one for one in merge(sweep.points) if one.point.why or one.point.error is not None])
+    curve = [one for one in merge(sweep.points) if one.point.why or one.point.error is not None]
+    told = _without_repetition(curve) if len(sweep.params) == 1 else [(one.label, one) for one in curve]
     texts = [Text.assemble((f"{label}: ", "bold"), _reason(one.point)) for label, one in told[:MOST_REASONS]]
     if len(told) > MOST_REASONS:
         texts.append(Text(f"and {len(told) - MOST_REASONS} more in sweep.json", style="dim"))

@@ -257,9 +257,10 @@ def test_each_point_says_what_limits_it() -> None:
             point(64, 510, validity=late),
             point(128, 510, signals=Signals(waiting_mean=3.0, blocked={"batch": 0.9})),
             Point(values=(256,), folder="", error="no"),
+            point(512, 510, signals=Signals(waiting_mean=0.0), saturated="only 5 of 8 completed"),
         ]
     )
-    assert [one.limit for one in told] == ["queue", "compute", "kv", "client", "batch", None]
+    assert [one.limit for one in told] == ["queue", "compute", "kv", "client", "batch", None, "concurrency"]
     assert told[1].why == "compute is the limit (device 95% busy, median TPOT 20 to 40 ms for 1.02x the throughput)"
     assert "7 preemptions" in (told[2].why or "")
     assert told[5].why is None
