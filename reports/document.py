@@ -53,6 +53,7 @@ class Axis:
     domain: tuple[float, float] | None = None
     ticks: Sequence[float] = ()  # where the numbers stand; (): wherever they fit
     percent: bool = False
+    whole: bool = False  # it counts something: no halves
     quiet: bool = False  # another chart below has the same axis and its title
 
 

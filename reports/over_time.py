@@ -15,6 +15,7 @@ from reports.schema import RunFile
 from reports.seats import Seat, num_slots, seat_counts, seat_spans
 
 BINS = 160
+STEPS_PER_BIN = 8  # at least, on average
 REQUESTS_PER_BIN = 12  # at least, on average, where a bin shows a percentile
 IntArray = NDArray[np.int64]
 
@@ -28,20 +29,26 @@ class Course:
 
 
 def signals_over_time(record: RunRecord) -> Course:
-    """device_busy, kv_usage (shares of 1), running, waiting: averages over step time in each bin, but device_busy over
-    the bin itself. From the samples where there is no ledger; there a signal nobody exposed is left out."""
+    """device_busy, kv_usage (shares of 1), running, waiting: averages over step time in each bin, None where no step
+    ran; but device_busy over the bin itself. From the samples where there is no ledger; there a signal nobody exposed
+    is left out."""
     if not len(record.steps):
         return _sampled(record)
     steps = record.steps
-    edges = np.linspace(float(steps["start_ns"][0]), float(steps["end_ns"].max()), BINS + 1)
+    bins = int(np.clip(len(steps) // STEPS_PER_BIN, 1, BINS))
+    edges = np.linspace(float(steps["start_ns"][0]), float(steps["end_ns"].max()), bins + 1)
     used = steps["kv_used_blocks"] + steps["kv_reserved_blocks"] + steps["kv_pending_blocks"]
     usage = used / np.maximum(used + steps["kv_cached_blocks"] + steps["kv_free_blocks"], 1)
     lasted = (steps["end_ns"] - steps["start_ns"]).astype(np.float64)
     worked = _per_bin(steps, lasted, edges)
-    values = {"device_busy": _per_bin(steps, steps["busy_ns"].astype(np.float64), edges) / np.diff(edges)}
+    busy = _per_bin(steps, steps["busy_ns"].astype(np.float64), edges) / np.maximum(np.diff(edges), 1.0)
+    values: dict[str, list[float | None]] = {"device_busy": busy.tolist()}
     for name, column in (("kv_usage", usage), ("running", steps["running"]), ("waiting", steps["waiting"])):
-        values[name] = _per_bin(steps, column * lasted, edges) / np.maximum(worked, 1e-9)
-    return Course(_middles(edges) / 1e9, {name: column.tolist() for name, column in values.items()})
+        total = _per_bin(steps, column * lasted, edges)
+        values[name] = [
+            part / time if time > 0 else None for part, time in zip(total.tolist(), worked.tolist(), strict=True)
+        ]
+    return Course(_middles(edges) / 1e9, values)
 
 
 def _per_bin(steps: StepArray, amount: FloatArray, edges: FloatArray) -> FloatArray:

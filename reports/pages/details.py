@@ -27,7 +27,7 @@ def latency_name(name: str) -> str:
     return word.removesuffix("_sched").upper() + (", from schedule" if word.endswith("_sched") else "")
 
 
-def latency_table(summary: Summary, open_loop: bool) -> Table:
+def latency_table(summary: Summary, open_loop: bool, label: str = "") -> Table:
     rows = []
     for name in LATENCIES:
         if name.endswith("_sched_ms") and not open_loop:
@@ -36,7 +36,7 @@ def latency_table(summary: Summary, open_loop: bool) -> Table:
         interval = "too few" if one.p99_ci is None else f"{number(one.p99_ci[0])} – {number(one.p99_ci[1])}"
         numbers = map(number, (one.mean, one.p50, one.p90, one.p99))
         rows.append((latency_name(name), *numbers, interval, number(one.max), f"{one.count:,}"))
-    columns = ("latency, ms", "mean", "P50", "P90", "P99", "P99, 95 % interval", "max", "count")
+    columns = (f"{label or 'latency'}, ms", "mean", "P50", "P90", "P99", "P99, 95 % interval", "max", "count")
     return Table(columns, rows)
 
 

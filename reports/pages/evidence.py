@@ -20,10 +20,7 @@ from reports.schema import Waste
 
 def evidence(runs: Sequence[Reported], *, slots: bool = True) -> list[Section]:
     """Of one run or of two beside each other; sections without anything in them are left out."""
-    tables: list[Block] = []
-    for one in runs:
-        tables += [Text(one.label)] if one.label else []
-        tables.append(latency_table(one.summary, one.open_loop))
+    tables: list[Block] = [latency_table(one.summary, one.open_loop, one.label) for one in runs]
     sections = [
         Section("Latency", [*latency_charts(runs), *tables]),
         Section("Over time", over_time_charts(runs)),
@@ -67,7 +64,7 @@ def over_time_charts(runs: Sequence[Reported]) -> list[Block]:
     for name, title, axis in (
         ("device_busy", "Device busy", Axis("device busy", domain=(0, 1), percent=True)),
         ("kv_usage", "KV cache in use", Axis("KV blocks in use", percent=True)),
-        ("running", "Running", Axis("requests in a seat")),
+        ("running", "Running", Axis("requests in a seat", whole=True)),
         ("waiting", "Waiting", Axis("requests in the queue")),
     ):
         lines = [

@@ -71,16 +71,15 @@ def _chart(
     *,
     quiet: bool,
 ) -> Chart:
-    slots = num_slots(record)
+    slots, steps = num_slots(record), len(record.steps)
     drawn = min(slots, MOST_SLOTS)
     rows = []
     for slot, seat, begin, until in spans:
-        begin, until = max(begin, window.begin), min(until, window.end)
+        begin, until = max(begin, window.begin), min(until, window.end, steps)  # a crash may have lost steps
         if slot < drawn and begin <= until:
             rows.append((slot, NAMES[seat][0], *_place(record, begin, until, unit)))
     states = {name: colour for seat, (name, colour) in NAMES.items() if any(row[1] == name for row in rows)}
     states |= dict([NAMES[Seat.IDLE]])
-    steps = len(record.steps)
     whole = window.begin == 1 and window.end >= steps
     shown = "The whole run" if whole else f"Steps {window.begin:,} to {min(window.end, steps):,} of {steps:,}"
     end = _place(record, steps, steps, unit)[1]
@@ -125,6 +124,6 @@ def seats_chart(label: str, record: RunRecord, run: RunFile) -> Chart | None:
     return Chart(
         f"seats-{label}" if label else "seats",
         f"Seats, {label}" if label else "Seats",
-        Lines(Axis("step"), Axis("seats", domain=(0, num_slots(record))), lines, stacked=True),
+        Lines(Axis("step"), Axis("seats", domain=(0, num_slots(record)), whole=True), lines, stacked=True),
         caption="All seats of the whole run by what happened in them.",
     )

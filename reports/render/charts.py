@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, cast
 
 from reports.document import Axis, Bars, Chart, Curve, Lines, Rule, Seats
@@ -29,13 +30,17 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, '
 NUMBERS = "abs(datum.value) >= 10000 ? format(datum.value, '~s') : format(datum.value, ',~g')"
 
 
+@cache
 def javascript() -> str:
     """Vega, Vega-Lite and Vega-Embed in one script, for every chart of a page; it defines window.vegaEmbed."""
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def svg(chart: Chart) -> str:
-    return str(vl_convert.vegalite_to_svg(_picture(chart)))
+    """Its ids are its own: vl-convert counts clip paths on from one picture to the next."""
+    drawn = str(vl_convert.vegalite_to_svg(_picture(chart)))
+    ids = {found: f"{chart.name}-{at}" for at, found in enumerate(dict.fromkeys(re.findall(r'id="(clip\d+)"', drawn)))}
+    return re.sub(r"(?<=[\"#])clip\d+(?=[\")])", lambda found: ids.get(found[0], found[0]), drawn)
 
 
 def png(chart: Chart) -> bytes:
@@ -96,6 +101,7 @@ def _axis(axis: Axis, field: str, channel: type[alt.X] | type[alt.Y], *, zero: b
         format=".0%" if axis.percent else alt.Undefined,
         labelExpr=alt.Undefined if axis.percent else NUMBERS,
         values=list(axis.ticks) or alt.Undefined,
+        tickMinStep=1 if axis.whole else alt.Undefined,
         tickCount=alt.Undefined if axis.ticks else alt.ExprRef("max(2, width / 90)") if channel is alt.X else 5,
     )
     scale: dict[str, Any] = {"type": "log"} if axis.log else {"zero": zero, "nice": axis.domain is None}

@@ -1,0 +1,131 @@
+"""cbbench report: which file goes where, and what is said when it cannot be made."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cbbench.conftest import Outcome
+
+SIMULATED = (
+    "--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b", "--workload",
+    "prompt=uniform(4,24);output=uniform(4,24)", "--num-requests", 12,
+)  # fmt: skip
+Call = Callable[..., Outcome]
+
+
+@pytest.fixture
+def runs(cbbench: Call) -> None:
+    for mode in ("static", "continuous"):
+        assert cbbench("run", *SIMULATED, "--mode", mode, "-o", mode).code == 0
+
+
+@pytest.fixture
+def sweep(cbbench: Call) -> None:
+    assert cbbench("sweep", "max-num-seqs", "--values", "1,2,4", *SIMULATED, "-o", "sweep").code == 0
+
+
+def test_files_of_a_run_and_of_two(cbbench: Call, runs: None) -> None:
+    outcome = cbbench("report", "static", "--format", "html,md,csv", "-o", "sent/here")
+    assert (outcome.code, outcome.out) == (0, "")
+    assert outcome.err == "report in sent/here\n"
+    assert sorted(one.name for one in Path("sent/here").iterdir()) == ["report.html", "report.md", "requests.csv"]
+    assert cbbench("report", "static", "continuous", "--format", "html", "-o", "pair.html").code == 0
+    text = Path("pair.html").read_text(encoding="utf-8")
+    assert "<title>Continuous against static</title>" in text
+    assert "x predicted" in text
+    first = Path("sent/here/report.html").read_bytes()
+    assert cbbench("report", "static", "--format", "html").err == "report in static/report.html\n"
+    assert Path("static/report.html").read_bytes() == first
+
+
+def test_text_alone_goes_to_stdout(cbbench: Call, runs: None, sweep: None) -> None:
+    assert cbbench("report", "static", "--format", "md").out.startswith(
+        "## llama-3.1-8b on h100, static batching: OK\n"
+    )
+    assert len(cbbench("report", "static", "--format", "csv").out.splitlines()) == 13
+    assert len(cbbench("report", "static", "continuous", "--format", "csv").out.splitlines()) == 25
+    assert [line.split(",")[0] for line in cbbench("report", "sweep", "--format", "csv").out.splitlines()] == [
+        "max-num-seqs", "1", "2", "4",
+    ]  # fmt: skip
+    assert "### Recommendation" in cbbench("report", "sweep", "--format", "md", "-o", "-").out
+    assert "continuous / static" in cbbench("report", "static", "continuous").out
+
+
+def test_pictures(cbbench: Call, sweep: None) -> None:
+    assert cbbench("report", "sweep", "--format", "svg", "-o", "curve.svg").code == 0
+    assert "Throughput against P99 TTFT" in Path("curve.svg").read_text(encoding="utf-8")
+    # A sweep whose runs were moved away still has its points.
+    for folder in Path("sweep").glob("max-*"):
+        folder.rename(Path(folder.name))
+    assert cbbench("report", "sweep", "--format", "svg", "-o", "pictures").code == 0
+    names = sorted(one.stem for one in Path("pictures").iterdir())
+    assert names == ["per-user", "throughput-p99-e2el", "throughput-p99-tpot", "throughput-p99-ttft"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("static", "--format", "pdf"), "--format: 'pdf' is none of html, md, csv, png"),
+        (("static", "--format", ""), "--format: '' is none of html, md, csv, png"),
+        (("gone", "--format", "html"), "gone: no such folder"),
+        (("gone",), "gone: no such folder"),
+        ((".", "--format", "md"), ".: holds no run and no sweep"),
+        (("static", "gone", "--format", "md"), "gone: no such folder"),
+        (("static", "static", "static", "--format", "md"), "report takes one run or sweep, or two runs, got 3 folders"),
+        (("static", "--format", "md", "--json"), "--json and --timeline belong to the terminal's view"),
+        (("static", "continuous", "--json"), "--json and --timeline take one run"),
+        (("static", "-o", "x"), "--output needs --format: html, md, csv, png"),
+        (("static", "--format", "md,csv", "-o", "-"), "--output: - takes one of html, md"),
+        (("static", "--format", "md", "-o", "static/run.json/x.md"), "static/run.json: "),
+        (("broken", "--format", "md"), "broken/run.json: "),
+    ],
+)
+def test_what_cannot_be_reported(cbbench: Call, runs: None, arguments: tuple[str, ...], said: str) -> None:
+    Path("broken").mkdir()
+    Path("broken/run.json").write_text('{"schema": "cbbench.run/1"}', encoding="utf-8")
+    outcome = cbbench("report", *arguments)
+    assert outcome.code == 2
+    assert said in outcome.error_line
+    assert not Path("x").exists()
+
+
+def test_a_sweep_stands_alone(cbbench: Call, runs: None, sweep: None) -> None:
+    outcome = cbbench("report", "static", "sweep", "--format", "html")
+    assert (outcome.code, outcome.error_line) == (2, "error: report takes two runs, but sweep is a sweep")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a disk that is always full")
+def test_a_full_disk_is_one_line(cbbench: Call, runs: None) -> None:
+    Path("out.md.tmp").symlink_to("/dev/full")
+    outcome = cbbench("report", "static", "--format", "md", "-o", "out.md")
+    assert (outcome.code, outcome.error_line) == (1, "error: out.md: No space left on device")
+    assert not Path("out.md").exists()
+
+
+def test_a_run_that_crashed_is_rebuilt_first(cbbench: Call, runs: None) -> None:
+    path = Path("static/run.json")
+    header = json.loads(path.read_text(encoding="utf-8")) | {"summary": None, "validity": None}
+    path.write_text(json.dumps(header), encoding="utf-8")
+    outcome = cbbench("report", "static", "--format", "md")
+    assert outcome.code == 0
+    assert "rebuilding run.json" in outcome.err
+    assert "12 of 12" in outcome.out
+
+
+def test_without_the_extra(cbbench: Call, runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    import reports.render
+
+    for name in ("charts", "html"):
+        monkeypatch.delitem(sys.modules, f"reports.render.{name}", raising=False)
+        monkeypatch.delattr(reports.render, name, raising=False)
+    monkeypatch.setitem(sys.modules, "altair", None)
+    outcome = cbbench("report", "static", "--format", "html")
+    assert (outcome.code, 'pip install "cbbench[charts]"' in outcome.error_line) == (2, True)
+    assert not Path("static/report.html").exists()
+    assert cbbench("report", "static", "--format", "md").code == 0

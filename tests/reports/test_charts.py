@@ -1,0 +1,70 @@
+"""Charts, drawn without a browser."""
+
+from __future__ import annotations
+
+import re
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from reports.document import Axis, Bars, Chart, Curve, Line, Lines, Rule, Seats, Spot
+from reports.render import charts
+
+SPOTS = [
+    Spot(10, 5, "1", "static", {"limit": "slots"}, (4, 7), (9, 11)),
+    Spot(20, 9, "2", "static", {"limit": "kv"}, mark="knee"),
+    Spot(30, 20, "3", "continuous", {"limit": "kv"}),
+]
+PLOTS = {
+    "curve": Curve(Axis("output tok/s"), Axis("P99, ms", log=True), SPOTS, [Rule(10, "p99<=10")]),
+    "lines": Lines(
+        Axis("s"), Axis("busy", percent=True), [Line("a", [0, 1, 2], [0.5, None, 1]), Line("b", [0], [1.0])]
+    ),
+    "areas": Lines(Axis("s"), Axis("seats"), [Line("a", [0, 1], [1, 2]), Line("b", [0, 1], [2, 1])], stacked=True),
+    "bars": Bars(
+        Axis("ms"), [("mean", "queue", 5.0), ("mean", "decode", 9.0)], {"queue": "padding", "decode": "decode"}
+    ),
+    "seats": Seats(Axis("step", domain=(0, 9)), 2, 9, [(0, "decode", 0, 5), (1, "decode", 1, 9)], {"decode": "decode"}),
+}
+
+
+@pytest.mark.parametrize("kind", PLOTS)
+def test_every_kind_is_drawn(kind: str) -> None:
+    chart = Chart(kind, "Its title & more", PLOTS[kind], "Its caption.")
+    drawn = charts.svg(chart)
+    assert "Its title &amp; more" in drawn
+    assert "Its caption." in drawn
+    assert "var(--" not in drawn  # a picture knows no page to take colours from
+    assert drawn.count("<path") > 10
+    assert drawn == charts.svg(chart)
+
+
+def test_a_curve_shows_labels_rules_and_why() -> None:
+    drawn = charts.svg(Chart("curve", "Curve", PLOTS["curve"]))
+    for word in ("p99&lt;=10", "static", "continuous", "limit: slots"):
+        assert word in drawn, word
+    labels = re.findall(r'<text text-anchor="\w+" transform="[^"]*"[^>]*>([123])</text>', drawn)
+    assert sorted(labels) == ["1", "2", "3"]
+
+
+def test_png() -> None:
+    picture = charts.png(Chart("bars", "Bars", PLOTS["bars"]))
+    assert picture[:8] == b"\x89PNG\r\n\x1a\n"
+    width, _ = struct.unpack(">II", picture[16:24])
+    assert width >= charts.WIDTH * charts.SCALE
+
+
+def test_without_the_extra_one_line_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['altair'] = None\n"
+        "from reports.files import FolderError\n"
+        "try:\n    import reports.render.html\n"
+        "except FolderError as error: print(error)\n"
+        "import reports.render.markdown, reports.render.csv\n"
+        "import reports.pages.run, reports.pages.sweep, reports.pages.pair\n"
+        "assert 'vl_convert' not in sys.modules\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == 'charts need altair and vl-convert: pip install "cbbench[charts]"\n'
