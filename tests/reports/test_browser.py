@@ -1,4 +1,4 @@
-"""Reports in a real Chromium: nothing goes wrong, nothing is asked for, every chart is drawn, light, dark and narrow."""
+"""Reports in a real Chromium: nothing goes wrong or is asked for, every chart is drawn, light, dark and narrow."""
 
 from __future__ import annotations
 
