@@ -8,6 +8,7 @@ from engines.remote.failure import Failure
 from engines.remote.reactor import Reactor
 
 MAX_OPENING = 64  # at a time: a server's queue of connections to accept can be as short as 100
+CLOSINGS = 3  # of kept connections under a request, before most of them can mean something
 FINISHING_NS = 1_000_000_000  # how long after its last event a response may take to end
 
 
@@ -24,6 +25,8 @@ class Pool:
         self._opening: set[Connection] = set()
         self._busy: set[Connection] = set()
         self.opened_ever = 0
+        self._kept = 0  # times that a connection was kept for another request
+        self._closed = 0  # and that the server closed it under that one
         self.unsure = False  # a connection broke under a request, and none has been opened since
         self.refused_ns: int | None = None  # since when none can be opened
         self.refusal = ""
@@ -73,12 +76,22 @@ class Pool:
         connection.answer = None
         if not connection.complete:
             self._finishing[connection] = now_ns
-        elif connection.reusable:
+        elif connection.reusable and self._worth_keeping:
             self._finishing.pop(connection, None)
+            self._kept += 1
             self._idle.append(connection)
             connection.reused = True
         else:
             self.drop(connection)
+
+    def closed_under_a_request(self) -> None:
+        """The server closed a connection that it had said could be used again, as the request came."""
+        self._closed += 1
+
+    @property
+    def _worth_keeping(self) -> bool:
+        """Not if the server closes most of them all the same: llama.cpp's does, after every stream."""
+        return self._closed < CLOSINGS or self._closed <= self._kept // 2
 
     def drop(self, connection: Connection) -> None:
         """Close it, or note that it is closed."""

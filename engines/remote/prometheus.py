@@ -15,11 +15,12 @@ Meaning = Literal[
     "preemptions",  # this and the following only ever grow, until the server restarts
     "prefix_hits",
     "prefix_queries",
+    "prefix_misses",
     "output_tokens",
     "requests",
 ]
 SHARES: Final = ("kv_usage", "prefix_hit_rate")
-COUNTERS: Final = ("preemptions", "prefix_hits", "prefix_queries", "output_tokens", "requests")
+COUNTERS: Final = ("preemptions", "prefix_hits", "prefix_queries", "prefix_misses", "output_tokens", "requests")
 
 # Names of samples as they stand on the page, after a rename the newest first: the first that is there counts.
 # vLLM (and cbbench serve), SGLang, TGI, llama.cpp, trtllm-serve, Triton with TensorRT-LLM.
@@ -51,8 +52,13 @@ NAMES: Final[dict[Meaning, tuple[str, ...]]] = {
     "prefix_hit_rate": ("sglang:cache_hit_rate", "trtllm_kv_cache_hit_rate"),
     # SGLang's num_retracted_reqs is no counter: it tells of the last reporting period alone.
     "preemptions": ("vllm:num_preemptions_total", "sglang:num_retracted_requests_total"),
-    "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+    "prefix_hits": (
+        "vllm:prefix_cache_hits_total",
+        "vllm:gpu_prefix_cache_hits_total",
+        "llamacpp:prompt_tokens_cached_total",
+    ),
     "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+    "prefix_misses": ("llamacpp:prompt_tokens_total",),  # which has no word for both together
     "output_tokens": (
         "vllm:generation_tokens_total",
         "sglang:generation_tokens_total",

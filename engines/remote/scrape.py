@@ -103,7 +103,9 @@ class Scraper:
 
     def report(self, plan: RequestPlan, record: RunRecord) -> ScrapeReport:
         total = self._growth.total
-        queries, hits = total.get("prefix_queries"), total.get("prefix_hits")
+        queries, hits, misses = (total.get(name) for name in ("prefix_queries", "prefix_hits", "prefix_misses"))
+        if queries is None and hits is not None and misses is not None:
+            queries = hits + misses
         rate = self._latest.readings.get("prefix_hit_rate") if self._latest else None
         return ScrapeReport(
             url=self._page.url,

@@ -51,9 +51,11 @@ def _choose(config: RemoteConfig, models: dict[str, dict[str, Any]]) -> ServerIn
         raise EngineError(f"{config.url} does not serve {config.model}; it serves: {listed}")
     model = config.model or names[0]
     said = models[model]
-    meta = said.get("meta")  # llama.cpp's
-    vocab_size = _number(said.get("vocab_size")) or (_number(meta.get("n_vocab")) if isinstance(meta, dict) else None)
-    return ServerInfo(model, tuple(names), _number(said.get("max_model_len")), vocab_size)
+    meta = said.get("meta")  # llama.cpp's; n_ctx is what a request may have
+    meta = meta if isinstance(meta, dict) else {}
+    context_tokens = _number(said.get("max_model_len")) or _number(meta.get("n_ctx"))
+    vocab_size = _number(said.get("vocab_size")) or _number(meta.get("n_vocab"))
+    return ServerInfo(model, tuple(names), context_tokens, vocab_size)
 
 
 def _number(value: object) -> int | None:

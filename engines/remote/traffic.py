@@ -227,6 +227,7 @@ class Traffic:
         del self._busy[connection]
         exchange.resent = True
         self._tally.resends += 1
+        self.pool.closed_under_a_request()
         self._waiting.appendleft(exchange)
         self._send_waiting()
 

@@ -80,6 +80,7 @@ ROWS = """
 81        partial results                                 wire/test_lifecycle    test_stopping_keeps_what_there_is
 81        after a kill                                    reports/test_folder    test_sigkill_leaves_a_readable_folder
 82        a keep-alive that ends as we send               wire/test_lifecycle    test_a_kept_connection_that_closes_is_sent_on_again_once
+82        a server that never keeps a connection          wire/test_lifecycle    test_a_server_that_never_keeps_what_it_says_it_keeps
 82        only once, and only if nothing was heard        wire/test_lifecycle    test_it_is_not_sent_again_once_anything_came_back
 83        another server on the port                      cbbench/test_launch    test_somebody_else_answers
 85        statistics in quadratic time                    wire/test_load         test_response_cost_does_not_grow_with_its_length

@@ -117,6 +117,9 @@ def test_what_the_server_says_about_itself() -> None:
     with FakeServer() as server:
         info = RemoteEngine(RemoteConfig(url=server.url)).server
     assert (info.model, info.served, info.context_tokens, info.vocab_size) == ("m", ("m",), 4096, None)
+    with FakeServer(models=listing("m", meta={"n_vocab": 49152, "n_ctx": 1024, "n_ctx_train": 8192})) as llama_cpp:
+        info = RemoteEngine(RemoteConfig(url=llama_cpp.url)).server
+    assert (info.context_tokens, info.vocab_size) == (1024, 49152)
 
 
 @pytest.mark.parametrize("said", [{"vocab_size": 512}, {"meta": {"n_vocab": 512}}], ids=["ours", "llama.cpp"])

@@ -74,6 +74,32 @@ def test_a_kept_connection_that_closes_is_sent_on_again_once() -> None:
     assert ran.report.resends >= 1
 
 
+def test_a_server_that_never_keeps_what_it_says_it_keeps() -> None:
+    """B8 82: llama.cpp's closes after every stream. That is learned, and not paid for with every request."""
+
+    async def script(call: Call) -> None:
+        if call.on_connection == 1:
+            call.close()
+        else:
+            await call.send(GOOD)
+
+    ran = load(script, requests=30, concurrency=1)
+    assert ran.failures == [None] * 30
+    assert 3 <= ran.report.resends <= 6
+
+
+def test_one_that_closes_now_and_then_is_kept() -> None:
+    async def script(call: Call) -> None:
+        if call.on_connection == 5:
+            call.close()
+        else:
+            await call.send(GOOD)
+
+    ran = load(script, requests=60, concurrency=1)
+    assert ran.failures == [None] * 60
+    assert ran.report.resends == 11, "every sixth, to the end"
+
+
 def test_it_is_sent_again_only_once() -> None:
     async def script(call: Call) -> None:
         if call.number == 0:

@@ -64,6 +64,8 @@ llamacpp:kv_cache_usage_ratio nan
 llamacpp:requests_processing 1
 llamacpp:requests_deferred 0
 llamacpp:tokens_predicted_total 77
+llamacpp:prompt_tokens_total 60
+llamacpp:prompt_tokens_cached_total 20
 """
 TRTLLM = "trtllm_num_requests_running 3.0\ntrtllm_kv_cache_utilization 0.62\ntrtllm_kv_cache_hit_rate 0.5\n"
 TRITON = """
@@ -82,7 +84,7 @@ nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction",model="tensorrt
                 "prefix_hits": 40, "output_tokens": 1500, "requests": 3}),
         (SGLANG, {"running": 7, "waiting": 1, "kv_usage": 0.4, "prefix_hit_rate": 0.1, "output_tokens": 12}),
         (TGI, {"running": 4, "waiting": 2, "output_tokens": 640, "requests": 9}),
-        (LLAMACPP, {"running": 1, "waiting": 0, "output_tokens": 77}),
+        (LLAMACPP, {"running": 1, "waiting": 0, "output_tokens": 77, "prefix_hits": 20, "prefix_misses": 60}),
         (TRTLLM, {"running": 3, "kv_usage": 0.62, "prefix_hit_rate": 0.5}),
         (TRITON, {"running": 5, "waiting": 4, "kv_usage": 0.5}),
         ("vllm:gpu_cache_usage_perc 0.5\n", {"kv_usage": 0.5}),
@@ -200,12 +202,16 @@ def test_tokens_counted_late_are_waited_for() -> None:
     assert loaded(metered, 5)[1].output_tokens == 10
 
 
-def test_hits_of_a_prefix_cache_that_nobody_asked_for_are_noted() -> None:
-    metered = Metered(
-        lambda: ok(
-            f"vllm:prefix_cache_queries_total {metered.asked * 100}\nvllm:prefix_cache_hits_total {metered.asked * 30}"
-        )
-    )
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"vllm:prefix_cache_queries_total": 100, "vllm:prefix_cache_hits_total": 30},
+        {"llamacpp:prompt_tokens_total": 70, "llamacpp:prompt_tokens_cached_total": 30},
+    ],
+    ids=["of so many", "beside so many"],
+)
+def test_hits_of_a_prefix_cache_that_nobody_asked_for_are_noted(names: dict[str, int]) -> None:
+    metered = Metered(lambda: ok("\n".join(f"{name} {metered.asked * value}" for name, value in names.items())))
     _, scrape = loaded(metered)
     assert scrape.prefix_hit_rate == pytest.approx(0.3)
     assert "30% of the prompts came from the server's prefix cache" in scrape_notes(scrape)[0]
