@@ -13,7 +13,8 @@ OTHER_WORK = ("workload", "tenants", "num-requests")  # settings whose values as
 
 
 def recommend(params: Sequence[str], points: Sequence[Point], sla: Sequence[str] = ()) -> Recommendation:
-    """The largest output throughput within the SLA; without one, the smallest setting within 5 % of the best.
+    """The largest output throughput within the SLA; without one, the smallest setting within 5 % of the best. Rates
+    that saturate are no setting to run at.
 
     By point estimate: an SLA that is inconclusive at a point counts as met there, and the reason says so.
     """
@@ -29,6 +30,10 @@ def recommend(params: Sequence[str], points: Sequence[Point], sla: Sequence[str]
         chosen = best
         reason = f"{label_of(params, chosen.values)} has the largest throughput within the SLA, which {len(fit)} of "
         reason += f"{len(measured)} settings meet: {_numbers(chosen)}."
+    elif "rate" in params and (kept_up := [one for one in fit if one.saturated is None]):
+        chosen = max(kept_up, key=_throughput)
+        reason = f"{label_of(params, chosen.values)} has the largest throughput of those at which completions keep up "
+        reason += f"with arrivals: {_numbers(chosen)}."
     else:
         chosen = next(one for one in fit if _throughput(one) >= NEAR_BEST * _throughput(best))
         reason = f"{label_of(params, chosen.values)} is the smallest setting within 5 % of the best throughput: "

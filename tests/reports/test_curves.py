@@ -297,3 +297,11 @@ def test_other_work_is_not_ranked() -> None:
     advice = recommend(["workload"], [point("azure-conv", 100), point("azure-code", 200)])
     assert advice.values is None
     assert "other work" in advice.reason
+
+
+def test_a_rate_that_arrivals_outrun_is_not_recommended() -> None:
+    points = [point(8.0, 1500), point(16.0, 2700), point(32.0, 3000, saturated="arrivals outran completions")]
+    advice = recommend(["rate"], points)
+    assert advice.values == (16.0,)
+    assert "keep up with arrivals" in advice.reason
+    assert recommend(["rate"], points[2:]).values == (32.0,)  # nothing else was measured
