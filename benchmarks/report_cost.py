@@ -1,4 +1,4 @@
-"""How long a report takes: `python benchmarks/reports.py [--requests N] [--gaps N] [--unit step|us]`.
+"""How long a report takes: `python benchmarks/report_cost.py [--requests N] [--gaps N] [--unit step|us]`.
 
 Writes the folder of a made-up run (a ledger with seats, Poisson arrivals, lognormal lengths), then rebuilds its
 run.json from the raw files in a process of its own, so that its peak memory is its own. With `--points N` it makes a
