@@ -150,6 +150,18 @@ def series(load: float, pairs: int, machine_cv: float, slower: float, repeats: i
         yield Series(tuple(paired_spread(one) for one in ratios.tolist()))
 
 
+def single_pairs(load: float, machine_cv: float, repeats: int) -> Iterator[Series]:
+    """A against A in one pair, by its requests; without those whose requests are worth too few."""
+    rng = np.random.default_rng(14)
+    for _ in range(repeats):
+        work = work_of(rng, load, REQUESTS)
+        before, after = (serve(work, float(one)) for one in np.exp(rng.normal(0, machine_cv, 2)))
+        spreads = [request_spread(getattr(before, name), getattr(after, name), stat, matched=True)
+                   for name, stat in METRICS]  # fmt: skip
+        if all(one is not None for one in spreads):
+            yield Series(tuple(one for one in spreads if one is not None))
+
+
 @dataclass(frozen=True)
 class Rates:
     """Shares of the repetitions."""
@@ -188,6 +200,13 @@ def main() -> None:
             same, slow = rates(load, cv, 1.0, 0.03, 1000), rates(load, cv, SLOWER, 0.01, 1000)
             print(f"| {load} | {cv:.1%} | {same.any_worse:.1%} | {same.any_failed:.1%} | {slow.tpot_worse:.1%} "
                   f"| {slow.tpot_alone_worse:.1%} | {slow.tpot_failed:.1%} | {slow.tpot_covered:.1%} |")  # fmt: skip
+    print("\n| load | machine CV | one pair, A/A: some metric worse | some metric fails |\n| --- | --- | --- | --- |")
+    for load in (0.5, 0.85):
+        for cv in (0.002, 0.01):
+            alone = list(single_pairs(load, cv, 400))
+            worse = np.mean([any(one.worse()) for one in alone])
+            failed = np.mean([any(one.failed(0.03)) for one in alone])
+            print(f"| {load} | {cv:.1%} | {worse:.1%} | {failed:.1%} |")
     print("\n| interval | load | covers, of those given | not given |\n| --- | --- | --- | --- |")
     for load in (0.5, 0.85):
         for metric, stat in METRICS:
