@@ -72,6 +72,12 @@ def test_turns_hit_the_prompts_of_the_turns_before(cbbench: Call) -> None:
     assert plain["useful_tokens"].sum() - cached["useful_tokens"].sum() == expected_hits(plan())
 
 
+def test_the_simulator_predicts_the_same_hits(cbbench: Call) -> None:
+    simulated = ("--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b", *OURS[4:])
+    assert cbbench("run", *simulated, *LIMITS, *WORK, "--prefix-caching", "-o", "out").code == 0
+    assert read_record(Path("out")).steps["prefix_hit_tokens"].sum() == expected_hits(plan())
+
+
 def test_a_server_sees_the_same_sharing(cbbench: Call, server: Running) -> None:
     """Its counters, which the client reads, say so; and prompts of ids below its vocabulary have the planned length."""
     before = server.metric("vllm:prefix_cache_hits_total")
