@@ -105,6 +105,11 @@ def numeric(values: Iterable[Value]) -> bool:
     return all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in values)
 
 
+def sized(curve: Sequence[CurvePoint]) -> bool:
+    """Whether the first parameter's values are numbers, so that one point lies beyond another."""
+    return numeric(one.values[0] for one in curve)
+
+
 def series(curve: Sequence[CurvePoint]) -> dict[tuple[Value, ...], list[CurvePoint]]:
     """The curve cut into one for each value of the parameters after the first: {(): all} with a single parameter."""
     cut: dict[tuple[Value, ...], list[CurvePoint]] = {}
@@ -114,7 +119,10 @@ def series(curve: Sequence[CurvePoint]) -> dict[tuple[Value, ...], list[CurvePoi
 
 
 def neighbours(curve: Sequence[CurvePoint], values: Sequence[Value]) -> tuple[Point | None, Point | None]:
-    """The points before and after a setting, along the first parameter; all other values are the same."""
+    """The points before and after a setting, along the first parameter; all other values are the same. None where that
+    parameter's values are words, as words have no size."""
+    if not sized(curve):
+        return None, None
     line = [one.point for one in curve if one.values[1:] == tuple(values[1:])]
     at = next(at for at, one in enumerate(line) if one.values == tuple(values))
     return line[at - 1] if at else None, line[at + 1] if at + 1 < len(line) else None
@@ -123,7 +131,9 @@ def neighbours(curve: Sequence[CurvePoint], values: Sequence[Value]) -> tuple[Po
 def knee(curve: Sequence[CurvePoint], latency: str = "p99_tpot_ms") -> CurvePoint | None:
     """Where throughput over latency is largest: beyond it, a percent more throughput costs more than a percent of
     latency (Kleinrock's power; Proc. ICC 1979). None if no point has both. Invalid and overloaded points count too:
-    their latency is what says that they lie beyond."""
+    their latency is what says that they lie beyond. Words have no knee."""
+    if not sized(curve):
+        return None
     known = [one for one in curve if one.point.output_token_per_s and getattr(one.point, latency)]
     return max(known, key=lambda one: power(one.point, latency), default=None)
 

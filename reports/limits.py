@@ -62,7 +62,9 @@ def limit_of(chosen: Point, before: Point | None, beyond: Point | None) -> Limit
     left, right = (chosen, beyond) if beyond is not None else (before, chosen)
     name, why = cause(left, right)
     why = f"at {short_label(right.values)} {why}"
-    sentence = f"Beyond it: {why}." if beyond is not None else f"Nothing larger was tried; {why}."
+    sentence = f"Nothing larger was tried; {why}." if before is not None else f"{why[:1].upper()}{why[1:]}."
+    if beyond is not None:
+        sentence = f"Beyond it: {why}."
     missed = [one for one in beyond.sla if one.verdict == "fail"] if beyond is not None else []
     if beyond is not None and missed:
         shown = ", ".join(f"{one.metric} {milliseconds(one.value)} against {one.bound:g}" for one in missed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.curves import CurvePoint, label_of, merge, neighbours, short_label
+from reports.curves import CurvePoint, label_of, merge, neighbours, short_label, sized
 from reports.limits import limit_of, milliseconds
 from reports.schema import Point, Recommendation, SlaResult
 
@@ -34,6 +34,9 @@ def recommend(params: Sequence[str], points: Sequence[Point], sla: Sequence[str]
         chosen = max(kept_up, key=_throughput)
         reason = f"{label_of(params, chosen.values)} has the largest throughput of those at which completions keep up "
         reason += f"with arrivals: {_numbers(chosen)}."
+    elif not sized(measured):
+        chosen = best
+        reason = f"{label_of(params, chosen.values)} has the largest throughput: {_numbers(chosen)}."
     else:
         chosen = next(one for one in fit if _throughput(one) >= NEAR_BEST * _throughput(best))
         reason = f"{label_of(params, chosen.values)} is the smallest setting within 5 % of the best throughput: "

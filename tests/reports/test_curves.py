@@ -305,3 +305,13 @@ def test_a_rate_that_arrivals_outrun_is_not_recommended() -> None:
     assert advice.values == (16.0,)
     assert "keep up with arrivals" in advice.reason
     assert recommend(["rate"], points[2:]).values == (32.0,)  # nothing else was measured
+
+
+def test_words_have_no_size() -> None:
+    points = [point("full-prompt", 990), point("peak", 1000), point("optimistic", 400)]
+    advice = recommend(["admission"], points)
+    assert advice.values == ("peak",)
+    assert "has the largest throughput" in advice.reason
+    assert "Beyond" not in advice.reason
+    assert "larger was tried" not in advice.reason
+    assert knee(merge(points)) is None
