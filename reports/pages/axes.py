@@ -10,10 +10,10 @@ from reports.document import Axis
 LOG_SPAN = 10.0
 
 
-def fitted(title: str, values: Sequence[float]) -> Axis:
+def fitted(title: str, values: Sequence[float], *, may_be_log: bool = True) -> Axis:
     """Logarithmic when the values span more than 10x; with some room around them, and from 0 where they come near."""
     low, high = min(values), max(values)
-    if low > 0 and high > LOG_SPAN * low:
+    if may_be_log and low > 0 and high > LOG_SPAN * low:
         room = (high / low) ** 0.06
         return Axis(title, log=True, domain=(low / room, high * room), ticks=log_ticks(low / room, high * room))
     room = 0.08 * (high - low) or 0.1 * abs(high) or 1.0

@@ -10,6 +10,7 @@ from reports.over_time import distribution_curve, latency_over_time, signals_ove
 from reports.pages.axes import fitted
 from reports.pages.breakdown import breakdown_section
 from reports.pages.details import latency_table
+from reports.pages.groups import group_section
 from reports.pages.reported import Reported
 from reports.pages.slots import seats_chart, slot_charts
 from reports.render.compare import reason
@@ -26,6 +27,7 @@ def evidence(runs: Sequence[Reported], *, slots: bool = True) -> list[Section]:
         Section("Over time", over_time_charts(runs)),
         *(slot_sections(runs) if slots else []),
         breakdown_section(runs),
+        group_section(runs),
         *waste_sections(runs),
     ]
     return [one for one in sections if one.blocks]

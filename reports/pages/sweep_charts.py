@@ -14,6 +14,7 @@ from reports.render.words import number, share
 from reports.schema import SweepFile, Value
 
 INTERVALS = "Bars are 95 % intervals."
+RATES = ("output tok/s", "offered requests/s", "tok/s per user")
 LATENCIES = (("TTFT", "p99_ttft_ms"), ("TPOT", "p99_tpot_ms"), ("E2EL", "p99_e2el_ms"))
 
 
@@ -104,10 +105,11 @@ def gain_charts(sweep: SweepFile) -> list[Chart]:
 
 
 def _plot(x: str, y: str, spots: Sequence[Spot], rules: Sequence[Rule] = ()) -> Curve:
-    """With room for points, intervals and rules."""
+    """With room for points, intervals and rules. Rates are never logarithmic: twice as far is twice as much."""
     across = [value for one in spots for value in (one.x, *(one.x_interval or ()))]
     up = [value for one in spots for value in (one.y, *(one.y_interval or ()))]
-    return Curve(fitted(x, across), fitted(y, [*up, *(one.value for one in rules)]), spots, rules)
+    y_axis = fitted(y, [*up, *(one.value for one in rules)], may_be_log=y.endswith("ms"))
+    return Curve(fitted(x, across, may_be_log=x not in RATES), y_axis, spots, rules)
 
 
 def _spots(

@@ -43,6 +43,6 @@ def test_block_runs(cbbench: Callable[..., Outcome], block: list[list[str]]) -> 
 def test_flags_exist() -> None:
     declared = [option.annotation.__metadata__[0] for option in (*RUN_OPTIONS, CONFIG_FILE, DEBUG)]
     known = {name for one in declared for names in (one.default, *one.param_decls) for name in names.split("/")}
-    known |= {"--values", "--adaptive", "--repeat", "--port", "--version", "--help"}
+    known |= {"--values", "--adaptive", "--repeat", "--port", "--format", "--version", "--help"}
     used = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
     assert used - known == set()

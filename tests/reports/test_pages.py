@@ -15,7 +15,7 @@ import pytest
 
 from engines.base import RunRecord, Signal
 from reports.curves import point_of
-from reports.document import Chart, Curve, Figures, Lines, Report, Seats
+from reports.document import Chart, Curve, Figures, Lines, Report, Seats, Table
 from reports.over_time import distribution_curve, latency_over_time, signals_over_time
 from reports.pages.axes import fitted, log_ticks
 from reports.pages.pair import labels_of, pair_report
@@ -118,6 +118,15 @@ def test_a_run_over_http_has_no_slots() -> None:
     names = {one.name for one in run_report(one_run(made)).charts()}
     assert {"kv-usage-over-time", "running-over-time", "ttft-distribution"} <= names
     assert not names & {"device-busy-over-time", "slots-by-step", "launched-tokens"}
+
+
+def test_tenants_have_a_table() -> None:
+    made = record([row(0, [10, 20], tenant="a"), row(1, [40, 60], tenant="b", preemptions=2), row(2, [5], tenant="b")])
+    section = next(one for one in run_report(one_run(made)).sections if one.title.startswith("Tenants"))
+    table = section.blocks[0]
+    assert isinstance(table, Table)
+    assert [one[:3] for one in table.rows] == [("a", "1", "1"), ("b", "2", "2")]
+    assert table.rows[1][-2] == "2"
 
 
 def test_a_pair_says_what_changed_and_what_theory_expects() -> None:
