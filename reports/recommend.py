@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from reports.curves import CurvePoint, label_of, merge, neighbours, short_label, sized
 from reports.limits import limit_of, milliseconds
 from reports.schema import Point, Recommendation, SlaResult
 
 NEAR_BEST = 0.95  # of the best throughput: what lies between is within the noise of one run each
+ALIKE = 0.99  # of two settings without a size, throughputs that tell nothing apart
 OTHER_WORK = ("workload", "tenants", "num-requests")  # settings whose values ask different things
 
 
@@ -35,8 +37,10 @@ def recommend(params: Sequence[str], points: Sequence[Point], sla: Sequence[str]
         reason = f"{label_of(params, chosen.values)} has the largest throughput of those at which completions keep up "
         reason += f"with arrivals: {_numbers(chosen)}."
     elif not sized(measured):
-        chosen = best
-        reason = f"{label_of(params, chosen.values)} has the largest throughput: {_numbers(chosen)}."
+        alike = [one for one in fit if _throughput(one) >= ALIKE * _throughput(best)]
+        chosen = min(alike, key=lambda one: inf if one.p99_ttft_ms is None else one.p99_ttft_ms)
+        lead = " to within 1 %, and the lowest P99 TTFT there" if len(alike) > 1 else ""
+        reason = f"{label_of(params, chosen.values)} has the largest throughput{lead}: {_numbers(chosen)}."
     else:
         chosen = next(one for one in fit if _throughput(one) >= NEAR_BEST * _throughput(best))
         reason = f"{label_of(params, chosen.values)} is the smallest setting within 5 % of the best throughput: "

@@ -308,10 +308,12 @@ def test_a_rate_that_arrivals_outrun_is_not_recommended() -> None:
 
 
 def test_words_have_no_size() -> None:
-    points = [point("full-prompt", 990), point("peak", 1000), point("optimistic", 400)]
+    points = [point("full-prompt", 900), point("peak", 1000), point("optimistic", 400)]
     advice = recommend(["admission"], points)
     assert advice.values == ("peak",)
     assert "has the largest throughput" in advice.reason
     assert "Beyond" not in advice.reason
     assert "larger was tried" not in advice.reason
     assert knee(merge(points)) is None
+    late = [points[1], msgspec.structs.replace(points[0], output_token_per_s=1001.0, p99_ttft_ms=900.0)]
+    assert recommend(["admission"], late).values == ("peak",)
