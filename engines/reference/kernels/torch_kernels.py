@@ -55,8 +55,8 @@ class TorchKernels:
     ) -> None:
         kv_heads = kv.shape[2]
         heads = qkv.shape[1] - 2 * kv_heads
-        q, k = qkv[:, :heads], qkv[:, heads : heads + kv_heads]
         if q_norm is not None and k_norm is not None:
+            q, k = qkv[:, :heads], qkv[:, heads : heads + kv_heads]
             q.copy_(self.rms_norm(q, q_norm, eps))
             k.copy_(self.rms_norm(k, k_norm, eps))
         rotate_(qkv[:, : heads + kv_heads], cos, sin)

@@ -60,21 +60,36 @@ class Llama:
         """Run the layers, writing the tokens' KV into the pool. Returns the hidden states, [tokens, d_model]."""
         eps = self.config.eps
         x = F.embedding(tokens.ids, self.embedding)
-        cos, sin = self._rotation(tokens.positions)
+        rotation = self._rotation(tokens.positions)
         places = kernels.places(tokens.slots, pool)
         normed = kernels.rms_norm(x, self.layers[0].attention_norm, eps)
         next_norms = [*(layer.attention_norm for layer in self.layers[1:]), None]
         for layer, kv, next_norm in zip(self.layers, pool.layers, next_norms, strict=True):
-            qkv = layer.qkv(normed).view(-1, self.config.heads + 2 * self.config.kv_heads, self.config.head_dim)
-            kernels.rope_and_write(qkv, kv, places, cos, sin, layer.q_norm, layer.k_norm, eps)
-            attended = tokens.attend(qkv[:, : self.config.heads], kv).flatten(1)
+            attended = self._attend(layer, normed, rotation, places, tokens.attend, kv, kernels)
             x, normed = kernels.project_and_norm(layer.o, attended, x, layer.mlp_norm, eps)
             gated = kernels.silu_mul(layer.gate_up(normed))
             if next_norm is None:  # the last norm is only for the tokens that sample: see `logits`
                 x = layer.down(gated, residual=x)
             else:
                 x, normed = kernels.project_and_norm(layer.down, gated, x, next_norm, eps)
+            del attended, gated  # memory that the next layer takes up again while it is in the cache
         return x
+
+    def _attend(
+        self,
+        layer: Layer,
+        normed: torch.Tensor,
+        rotation: tuple[torch.Tensor, torch.Tensor],
+        places: torch.Tensor,
+        attend: Attend,
+        kv: torch.Tensor,
+        kernels: Kernels,
+    ) -> torch.Tensor:
+        """[tokens, d_model] -> [tokens, heads * head_dim], before the projection"""
+        c = self.config
+        qkv = layer.qkv(normed).view(-1, c.heads + 2 * c.kv_heads, c.head_dim)
+        kernels.rope_and_write(qkv, kv, places, *rotation, layer.q_norm, layer.k_norm, c.eps)
+        return attend(qkv[:, : c.heads], kv).flatten(1)
 
     def logits(self, hidden: torch.Tensor, kernels: Kernels = TORCH) -> torch.Tensor:
         """[rows, d_model] -> [rows, vocab]. Give it only the rows that sample: the head is the widest matrix of all."""
