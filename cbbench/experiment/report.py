@@ -14,6 +14,7 @@ from cbbench.config import UsageError
 from cbbench.experiment.breakdown import show_breakdown
 from cbbench.experiment.compare import compare
 from cbbench.experiment.run import show
+from cbbench.experiment.tune import show as show_tune
 from reports.curves import SWEEP, read_sweep
 from reports.files import FolderError
 from reports.folder import RUN, read_run, rebuild
@@ -21,10 +22,11 @@ from reports.interop import is_result, read_results
 from reports.render.sweep import sweep_view
 from reports.render.terminal import run_view
 from reports.schema import RunFile
+from reports.tuned import TUNE, read_tune
 
 
 def report(folders: Sequence[Path], output: Path | None, *, json: bool, timeline: bool) -> int:
-    """`cbbench report RUN|SWEEP`, and RUN RUN, in the terminal."""
+    """`cbbench report RUN|SWEEP|TUNE`, and RUN RUN, in the terminal."""
     if output is not None:
         raise UsageError("--output needs --format: html, md, csv, png, svg or vllm-json")
     if len(folders) > 1:
@@ -34,6 +36,9 @@ def report(folders: Sequence[Path], output: Path | None, *, json: bool, timeline
     folder = folders[0]
     if is_result(folder):
         return _report_result(folder, json=json, timeline=timeline)
+    if (folder / TUNE).exists():
+        show_tune(read_tune(folder), folder, json=json)
+        return 0
     if is_sweep(folder):
         return _report_sweep(folder, json=json)
     show(finished_run(folder), folder, json=json, with_timeline=timeline)
@@ -63,7 +68,7 @@ def is_sweep(folder: Path) -> bool:
     """FolderError where there is neither a run nor a sweep."""
     sweep = (folder / SWEEP).exists()
     if not sweep and not (folder / RUN).exists():
-        what = "holds no run and no sweep" if folder.exists() else "no such folder"
+        what = "holds no run, no sweep and no tuning" if folder.exists() else "no such folder"
         raise FolderError(f"{folder}: {what}")
     return sweep
 

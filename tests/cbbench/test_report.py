@@ -75,7 +75,7 @@ def test_pictures(cbbench: Call, sweep: None) -> None:
         (("static", "--format", ""), "--format: '' is none of html, md, csv, png"),
         (("gone", "--format", "html"), "gone: no such folder"),
         (("gone",), "gone: no such folder"),
-        ((".", "--format", "md"), ".: holds no run and no sweep"),
+        ((".", "--format", "md"), ".: holds no run, no sweep and no tuning"),
         (("static", "gone", "--format", "md"), "gone: no such folder"),
         (("static", "static", "static", "--format", "md"), "report takes one run or sweep, or two runs, got 3 folders"),
         (("static", "--format", "md", "--json"), "--json and --timeline belong to the terminal's view"),

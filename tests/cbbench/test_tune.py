@@ -27,6 +27,7 @@ def test_it_finds_a_setting_that_meets_what_the_start_misses(cbbench: Callable[.
     assert "device busy" in stage.decisions[0].signals
     assert "UNCALIBRATED" in outcome.out
     assert "confirm it with a run" in outcome.out
+    assert cbbench("report", "tuned").out == outcome.out
 
 
 def test_the_fragment_it_writes_gives_the_same_numbers_again(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
