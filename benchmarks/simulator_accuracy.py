@@ -2,18 +2,24 @@
 
     python benchmarks/simulator_accuracy.py [--model small|tiny|smollm2-135m] [--requests 64]
 
-A law is fitted to runs of one setting (`base`) and predicts another, which it has never seen. A machine's speed drifts
-by more than the errors to be found, so the two take turns step by step, each timed in the CPU time of its own thread.
-In the first line the other setting is the base itself: what it shows is the noise that no prediction can get below.
+A law is fitted to two short runs (the most seats, everything at t = 0; and a light load, which has the steps of a short
+prompt beside few rows) and predicts another setting, which it has never seen. A machine's speed drifts by more than the
+errors to be found, so the runs take turns step by step with the one they predict, each timed in the CPU time of its own
+thread. In the first line that one has the settings of the first: what it shows is the noise that no prediction can get
+below. `--base wide` fits to the first run alone, to show what the second is good for.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
@@ -41,7 +47,9 @@ from workloads.spec import build_plan
 
 CHAT = "prompt=lognormal(median=64,sigma=0.8,max=384);output=lognormal(median=48,sigma=0.8,max=192)"
 SUMMARIES = "prompt=lognormal(median=200,sigma=0.5,max=384);output=lognormal(median=16,sigma=0.5,max=64)"
-BASE = SchedulerConfig(kv_blocks=1024, max_model_len=640, max_num_seqs=8, max_num_batched_tokens=256)
+WIDE = SchedulerConfig(kv_blocks=1024, max_model_len=640, max_num_seqs=16, max_num_batched_tokens=256)
+EIGHT = replace(WIDE, max_num_seqs=8)
+BASE_LOAD, BASE_REQUESTS = 0.5, 24
 METRICS = ("throughput", "mean TPOT", "P99 TPOT", "P50 TTFT")
 
 
@@ -59,28 +67,33 @@ class ThreadClock:
 
 
 class Turns:
-    """Lets two threads go on one after the other, until one of them has finished."""
+    """Lets threads go on one after the other, until the first of them has finished."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int) -> None:
         self._changed = threading.Condition()
+        self._threads = threads
         self._whose = 0
         self.finished = False
 
+    def begin(self, me: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._whose == me or self.finished)
+
     def next(self, me: int) -> None:
         with self._changed:
-            self._whose = 1 - me
-            self._changed.notify()
-            self._changed.wait_for(lambda: self._whose == me or self.finished)
+            self._whose = (me + 1) % self._threads
+            self._changed.notify_all()
+        self.begin(me)
 
     def finish(self) -> None:
         with self._changed:
             self.finished = True
-            self._changed.notify()
+            self._changed.notify_all()
 
 
 @dataclass(frozen=True)
 class TakingTurns:
-    """An executor that lets the other thread run a step before it gives the result of its own."""
+    """An executor that lets the other threads run a step each before it gives the result of its own."""
 
     inner: Executor
     turns: Turns
@@ -109,43 +122,55 @@ class Case:
     name: str
     config: SchedulerConfig
     plan: RequestPlan
-    load: float | None = None  # of the capacity that the base showed; None: all at t = 0
+    load: float | None = None  # of the capacity that the widest batch showed; None: all at t = 0
 
 
 class Bench:
-    """The reference engine's parts, shared by the two threads as only one of them computes at a time."""
+    """The reference engine's parts, shared by the threads as only one of them computes at a time."""
 
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
+        self.capacity_per_s = float("inf")  # requests; the load of a case is a share of it
         llama = model.llama
         self._pools = [
-            KVPool(llama.config, BASE.kv_blocks, BASE.block_size, dtype=llama.dtype, device=llama.device)
-            for _ in range(2)
+            KVPool(llama.config, WIDE.kv_blocks, WIDE.block_size, dtype=llama.dtype, device=llama.device)
+            for _ in range(3)
         ]
 
-    def pair(self, base: Case, other: Case, rate_per_s: float | None) -> tuple[list[RunRecord], RunRecord]:
-        """(runs of the base while the other ran, the run of the other)"""
-        turns, base_runs, other_run = Turns(), [], []
+    def pair(self, bases: Sequence[Case], other: Case) -> tuple[list[RunRecord], RunRecord]:
+        """(runs of the bases, each again and again while the other ran; the run of the other)"""
+        turns, base_runs, other_run = Turns(1 + len(bases)), [], []
 
         def run_other() -> None:
-            other_run.append(self._run(other, rate_per_s, turns, 1, SilentObserver()))
+            turns.begin(0)
+            other_run.append(self._run(other, turns, 0, SilentObserver()))
             turns.finish()
 
-        thread = threading.Thread(target=run_other)
-        thread.start()
-        while not turns.finished:
-            base_runs.append(self._run(base, None, turns, 0, UntilFinished(turns)))
-        thread.join()
+        def run_base(me: int, base: Case) -> None:
+            turns.begin(me)
+            while not turns.finished:
+                base_runs.append(self._run(base, turns, me, UntilFinished(turns)))
+
+        threads = [threading.Thread(target=run_other)]
+        threads += [threading.Thread(target=run_base, args=numbered) for numbered in enumerate(bases, start=1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
         return base_runs, other_run[0]
 
-    def _run(self, case: Case, rate_per_s: float | None, turns: Turns, me: int, observer: SilentObserver) -> RunRecord:
+    def pacing(self, case: Case) -> Pacing:
+        rate_per_s = None if case.load is None else case.load * self.capacity_per_s
+        return Pacing(case.plan.arrivals_ugap, rate_per_s=rate_per_s)
+
+    def _run(self, case: Case, turns: Turns, me: int, observer: SilentObserver) -> RunRecord:
         clock = ThreadClock()
         executor = TorchExecutor(self._model.llama, self._pools[me], max_num_seqs=case.config.max_num_seqs, clock=clock)
         prompts = Prompts(case.plan, self._model.checkpoint.prompt_ids)
         return run_loop(
             case.config.build(),
             TakingTurns(executor, turns, me),
-            PlanSource(case.plan, Pacing(case.plan.arrivals_ugap, rate_per_s=rate_per_s), prompts),
+            PlanSource(case.plan, self.pacing(case), prompts),
             clock,
             observer,
             planned=len(case.plan),
@@ -177,39 +202,40 @@ def main() -> None:
     parser.add_argument("--model", default="small")
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--max-mean-error", type=float, default=0.25)
+    parser.add_argument("--base", choices=("both", "wide"), default="both")
     args = parser.parse_args()
     torch.set_num_threads(1)
     bench = Bench(_load(args.model))
-    chat, summaries = (_plan(spec, args.requests, BASE.max_model_len) for spec in (CHAT, SUMMARIES))
-    base = Case("base again (noise)", BASE, chat)
+    chat, summaries = (_plan(spec, args.requests, seed=1) for spec in (CHAT, SUMMARIES))
+    wide = Case("wide", WIDE, _plan(CHAT, BASE_REQUESTS, seed=2))
+    light = Case("light", WIDE, _plan(CHAT, BASE_REQUESTS // 2, seed=3), load=BASE_LOAD)
+    bases = [wide, light] if args.base == "both" else [wide]
     cases = [
-        base,
-        Case("max_num_seqs 4", replace(BASE, max_num_seqs=4), chat),
-        Case("max_num_seqs 16", replace(BASE, max_num_seqs=16), chat),
-        Case("budget 64 tokens", replace(BASE, max_num_batched_tokens=64), chat),
-        Case("prefill first", replace(BASE, prefill="prefill-first"), chat),
-        Case("static, padded", replace(BASE, mode="static"), chat),
-        Case("static, compact", replace(BASE, mode="static", static="compact-freed"), chat),
-        Case("KV of 768 tokens", replace(BASE, kv_blocks=48), chat),
-        Case("long prompts", BASE, summaries),
-        Case("load 0.4", BASE, chat, load=0.4),
-        Case("load 0.7", BASE, chat, load=0.7),
+        Case("16 seats again (noise)", WIDE, chat),
+        Case("4 seats", replace(WIDE, max_num_seqs=4), chat),
+        Case("8 seats", EIGHT, chat),
+        Case("8 seats, 64 tokens a step", replace(EIGHT, max_num_batched_tokens=64), chat),
+        Case("8 seats, prefill first", replace(EIGHT, prefill="prefill-first"), chat),
+        Case("8 seats, static, padded", replace(EIGHT, mode="static"), chat),
+        Case("8 seats, static, compact", replace(EIGHT, mode="static", static="compact-freed"), chat),
+        Case("8 seats, KV of 768 tokens", replace(EIGHT, kv_blocks=48), chat),
+        Case("8 seats, long prompts", EIGHT, summaries),
+        Case("8 seats, load 0.4", EIGHT, chat, load=0.4),
+        Case("8 seats, load 0.7", EIGHT, chat, load=0.7),
     ]
-    _, first = bench.pair(base, base, None)
-    capacity_per_s = len(chat) / (first.steps["end_ns"][-1] / 1e9)
+    _, first = bench.pair([wide], Case("capacity", WIDE, chat))
+    bench.capacity_per_s = len(chat) / (first.steps["end_ns"][-1] / 1e9)
     print(
-        f"model {args.model}, {args.requests} requests, {BASE.max_num_seqs} seats, "
-        f"{BASE.max_num_batched_tokens} tokens a step, torch {torch.__version__}\n"
+        f"model {args.model}, {args.requests} requests, {WIDE.max_num_batched_tokens} tokens a step, law of "
+        f"{' and '.join(base.name for base in bases)}, torch {torch.__version__}\n"
     )
     print("| setting | " + " | ".join(f"{m} | error" for m in METRICS) + " |")
     print("|---|" + "---:|" * (2 * len(METRICS)))
     errors: list[list[float]] = []
     for case in cases:
-        rate_per_s = None if case.load is None else case.load * capacity_per_s
-        base_runs, real = bench.pair(base, case, rate_per_s)
+        base_runs, real = bench.pair(bases, case)
         law = _law(base_runs, args.max_mean_error)
-        pacing = Pacing(case.plan.arrivals_ugap, rate_per_s=rate_per_s)
-        predicted = SimulatedEngine(case.config, law).run(case.plan, pacing, SilentObserver())
+        predicted = SimulatedEngine(case.config, law).run(case.plan, bench.pacing(case), SilentObserver())
         measured, expected = _metrics(real), _metrics(predicted)
         errors.append([p / r - 1 for r, p in zip(measured, expected, strict=True)])
         cells = [f"{m:.1f} | {e:+.1%}" for m, e in zip(measured, errors[-1], strict=True)]
@@ -224,8 +250,8 @@ def main() -> None:
     print(law.decode, law.mixed, law.gap, sep="\n")
 
 
-def _plan(spec: str, num_requests: int, max_model_len: int) -> RequestPlan:
-    return build_plan(spec, num_requests=num_requests, seed=1, arrival="poisson", max_model_len=max_model_len)
+def _plan(spec: str, num_requests: int, seed: int) -> RequestPlan:
+    return build_plan(spec, num_requests=num_requests, seed=seed, arrival="poisson", max_model_len=WIDE.max_model_len)
 
 
 def _law(runs: Sequence[RunRecord], max_mean_error: float) -> StepLaw:
