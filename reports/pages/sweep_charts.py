@@ -34,8 +34,10 @@ def _throughput_against(sweep: SweepFile, curve: Sequence[CurvePoint], word: str
         return None
     rules = _sla_rules(sweep, field)
     plot = _plot("output tok/s", f"P99 {word}, ms", spots, rules)
-    caption = f"Right and low is good. {INTERVALS if any(one.y_interval for one in spots) else ''}".strip()
-    return Chart(f"throughput-p99-{word.lower()}", f"Throughput against P99 {word}", plot, caption)
+    said = ["Right and low is good."]
+    said += ["The ring is the recommended setting."] if any(one.mark for one in spots) else []
+    said += [INTERVALS] if any(one.y_interval for one in spots) else []
+    return Chart(f"throughput-p99-{word.lower()}", f"Throughput against P99 {word}", plot, " ".join(said))
 
 
 def _latency_against_rate(sweep: SweepFile, curve: Sequence[CurvePoint], word: str, field: str) -> Chart | None:

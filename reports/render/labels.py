@@ -57,10 +57,14 @@ def place(spots: Sequence[Spot], x: Axis, y: Axis) -> list[str | None]:
         boxes = {
             name: _box(xs[index], ys[index], LETTER * len(spots[index].label), side) for name, side in SIDES.items()
         }
-        free = [name for name, box in boxes.items() if _inside(box) and not any(box.meets(other) for other in taken)]
-        if free:
-            sides[index] = min(free, key=lambda name: sum(boxes[name].meets(dot) for dot in lines))
-            taken.append(boxes[sides[index] or free[0]])
+        inside = [name for name, box in boxes.items() if _inside(box)]
+        covered = {name: sum(boxes[name].meets(other) for other in taken) for name in inside}
+        # A marked spot is named even where its label must cover something.
+        fits = inside if spots[index].mark else [name for name in inside if not covered[name]]
+        if fits:
+            best = min(fits, key=lambda name: (covered[name], sum(boxes[name].meets(dot) for dot in lines)))
+            sides[index] = best
+            taken.append(boxes[best])
     return sides
 
 

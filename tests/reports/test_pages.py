@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -255,6 +256,10 @@ def test_no_label_lies_over_another() -> None:
     sides = place([plot.spots[0]] * 6, plot.x, plot.y)  # in one place there is room for one label on each side
     assert sorted(one for one in sides if one) == sorted({one for one in sides if one})
     assert 1 <= sum(one is not None for one in sides) <= len(SIDES)
+    hemmed = [replace(plot.spots[0], mark="", x=plot.spots[0].x * (1 + n / 1000)) for n in range(-8, 9)]
+    assert None in place(hemmed, plot.x, plot.y)
+    hemmed[8] = replace(hemmed[8], mark="recommended")
+    assert place(hemmed, plot.x, plot.y)[8] is not None
 
 
 # Files
