@@ -99,6 +99,15 @@ def test_budget_below_the_seats_is_a_usage_error() -> None:
         Driven.of(max_num_seqs=8, max_num_batched_tokens=4)
 
 
+def test_a_newcomer_does_not_get_the_block_that_a_decode_takes_in_this_step() -> None:
+    d = Driven.of(kv_blocks=3).submit(req(0, 4, 9))
+    d.step()
+    d.submit(req(1, 8, 1)).drain()  # two blocks are free, and the decode takes one of them now
+    assert d.finished[0].event_steps().tolist() == list(range(1, 10))
+    assert d.finished[1].stints[0].admitted == 10
+    assert d.steps["preempted"].sum() == 0
+
+
 # -- preemption --------------------------------------------------------------------------------------------------------
 
 
