@@ -1,7 +1,7 @@
 # ruff: noqa: E501
 """Break the scheduler on purpose, one way at a time, and see that a test notices.
 
-    python benchmarks/mutations.py
+    python benchmarks/mutations.py [WORD]      # only those whose file or description has WORD in it
 
 Works on a copy. Each mutation is a bug that another engine had, or could have had. Exit code 1 if one survives.
 """
@@ -74,17 +74,19 @@ def survives(copy: Path, file: str, text: str, replacement: str) -> bool:
 
 
 def main() -> int:
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    chosen = [one for one in MUTATIONS if word in one[0] or word in one[1]]
     survivors = 0
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         for name in ("engines", "workloads", "tests"):
             shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
-        for what, *mutation in MUTATIONS:
+        for what, *mutation in chosen:
             survived = survives(copy, *mutation)
             survivors += survived
             print(f"{'SURVIVED' if survived else 'noticed '}  {what}", flush=True)
-    print(f"{len(MUTATIONS) - survivors} of {len(MUTATIONS)} noticed")
+    print(f"{len(chosen) - survivors} of {len(chosen)} noticed")
     return 1 if survivors else 0
 
 
