@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import resource
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from engines.base import EngineError, Observer, RunRecord
+from engines.garbage import light_garbage_collection
 from engines.remote.bodies import BodyWindow
 from engines.remote.client import Ending, LoadClient
 from engines.remote.config import Target
@@ -93,7 +92,7 @@ def run_share(
     try:
         if not client.prepare(share.connections):
             raise EngineError(f"no server answers at {url}: {client.refusal}", NOT_READY)
-        with _light_garbage_collection():
+        with light_garbage_collection():
             ending = client.run(start())
     finally:
         client.close()
@@ -118,14 +117,3 @@ def _make_room(connections: int) -> None:
         )
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-@contextmanager
-def _light_garbage_collection() -> Iterator[None]:
-    """A full collection of all that is loaded stops everything for tens of milliseconds; of what a run adds, hardly."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from engines.base import EngineError
+from engines.garbage import light_garbage_collection
 from engines.loop import Runtime, WallClock
 from engines.serve.app import Api, Served, make_app
 from engines.serve.engine import EngineThread
@@ -55,6 +56,10 @@ class Server:
 
         ready: called when the first request may come.
         """
+        with light_garbage_collection():
+            await self._run(bound, drain_s, ready)
+
+    async def _run(self, bound: socket.socket, drain_s: float, ready: Callable[[], None]) -> None:
         self.engine.start()
         runner = web.AppRunner(
             make_app(self._api),
