@@ -108,4 +108,4 @@ def warnings_of(run: RunFile, label: str = "") -> list[Block]:
     if run.validity is not None:
         said += list(run.validity.reasons)
     said += [f"note: {one}" for one in run.notes]
-    return [Text(capital(f"{label}: {one}" if label else one), "unsure") for one in said]
+    return [Text(f"{label}: {one}" if label else capital(one), "unsure") for one in said]

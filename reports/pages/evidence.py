@@ -99,7 +99,10 @@ def _latency_over_time(word: str, runs: Sequence[Reported]) -> Chart | None:
 
 def slot_sections(runs: Sequence[Reported]) -> list[Section]:
     charts: list[Block] = list(slot_charts([(one.label, one.record, one.run) for one in runs]))
-    charts += [found for one in runs if (found := seats_chart(one.label, one.record, one.run)) is not None]
+    for at, one in enumerate(runs, start=1):
+        name = f"seats-{at}" if len(runs) > 1 else "seats"
+        found = seats_chart(name, one.label, one.record, one.run)
+        charts += [] if found is None else [found]
     if not charts:
         return []
     hint = Text("Shift and wheel zoom into a slot timeline, dragging moves it.")

@@ -8,6 +8,7 @@ from reports.pages.evidence import evidence, slot_sections
 from reports.pages.reported import Reported
 from reports.pages.run import title_of
 from reports.render.compare import ROWS
+from reports.render.modes import MODES
 from reports.render.words import MISSING, number
 from reports.schema import RunFile
 from workloads.statistics import max_over_mean
@@ -27,13 +28,18 @@ def pair_report(first: Reported, second: Reported) -> Report:
         definition_section(),
     ]
     word, tone = verdict_of(same)
-    title = f"{capital(second.label)} against {first.label}"
+    title = f"{opening(second.label)} against {first.label}"
     subtitle = " · ".join(dict.fromkeys([title_of(first.run), title_of(second.run), first.run.workload.spec]))
     return Report("cbbench · two runs", title, subtitle, word, tone, sections)
 
 
 def verdict_of(same: bool) -> tuple[str, Tone]:
     return ("SAME WORK", "plain") if same else ("DIFFERENT WORK", "bad")
+
+
+def opening(label: str) -> str:
+    """As a sentence begins with it; the name of a folder stays as it is."""
+    return capital(label) if label in MODES else label
 
 
 def labels_of(first: RunFile, second: RunFile, names: tuple[str, str]) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from engines.base import RunRecord
@@ -49,7 +50,8 @@ def slot_charts(runs: Sequence[Labelled]) -> list[Chart]:
         domain = _domain(seen, window, unit)
         for at, (label, record, _, spans) in enumerate(seen):
             last = at == len(seen) - 1
-            charts.append(_chart(label, record, spans, window, domain, unit, quiet=not last))
+            made = _chart(label, record, spans, window, domain, unit, quiet=not last)
+            charts.append(replace(made, name=f"{made.name}-{at + 1}") if len(seen) > 1 else made)
     return charts
 
 
@@ -86,7 +88,7 @@ def _chart(
     few = f"; {drawn} of {slots} slots" if drawn < slots else ""
     title = "Slots over steps" if unit == "step" else "Slots over time"
     return Chart(
-        f"slots-by-{unit}-{label}" if label else f"slots-by-{unit}",
+        f"slots-by-{unit}",
         f"{title}, {label}" if label else title,
         Seats(Axis("step" if unit == "step" else "s", domain=domain, quiet=quiet), drawn, end, rows, states),
         caption=f"{shown}{few}.",
@@ -115,14 +117,14 @@ def _domain(
     return min(one[0] for one in places), max(one[1] for one in places)
 
 
-def seats_chart(label: str, record: RunRecord, run: RunFile) -> Chart | None:
+def seats_chart(name: str, label: str, record: RunRecord, run: RunFile) -> Chart | None:
     """All seats of a whole run by what happened in them."""
     at, seats = seats_over_time(record, run)
     if not seats:
         return None
     lines = [Line(name, at.tolist(), seats[seat], colour) for seat, (name, colour) in NAMES.items() if seat in seats]
     return Chart(
-        f"seats-{label}" if label else "seats",
+        name,
         f"Seats, {label}" if label else "Seats",
         Lines(Axis("step"), Axis("seats", domain=(0, num_slots(record)), whole=True), lines, stacked=True),
         caption="All seats of the whole run by what happened in them.",

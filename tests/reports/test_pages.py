@@ -142,6 +142,14 @@ def test_a_pair_says_what_changed_and_what_theory_expects() -> None:
     assert pair_report(bus_pair()[0], other).word == "DIFFERENT WORK"
 
 
+def test_a_folder_keeps_its_name() -> None:
+    here, there = one_run(label="kv/../x"), one_run(label="swap")
+    report = pair_report(here, there)
+    assert report.title == "swap against kv/../x"
+    assert all(re.fullmatch(r"[\w-]+", one.name) for one in report.charts())
+    assert len({one.name for one in report.charts()}) == len(report.charts())
+
+
 def test_labels_of_two_runs() -> None:
     static, continuous = header(mode="static"), header()
     assert labels_of(static, continuous, ("a", "b")) == ("static", "continuous")
