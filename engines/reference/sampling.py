@@ -19,6 +19,7 @@ from engines.scheduling.request import Sampling
 
 COLUMNS = 5
 _MASK = (1 << 64) - 1
+_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
 def columns(samplings: Sequence[Sampling], output_indices: Sequence[int]) -> IntArray:
@@ -57,35 +58,42 @@ def sample(logits: torch.Tensor, columns: torch.Tensor, out: torch.Tensor) -> to
         rows = np.flatnonzero(drawn & (cut == filtered))
         if len(rows):
             at = torch.from_numpy(rows).to(logits.device)
-            draws = [uniform(s, i) for s, i in zip(seed[rows].tolist(), index[rows].tolist(), strict=True)]
+            draws = uniforms(seed[rows], index[rows])
             out[at] = _draw(logits[at], temperature[rows], (top_k[rows], top_p[rows]) if filtered else None, draws)
     return out
 
 
-def uniform(seed: int, index: int) -> float:
-    """A number in [0, 1) with 52 random bits: splitmix64's finaliser over the seed, then over (seed's hash, index).
+def uniforms(seeds: IntArray, indices: IntArray) -> NDArray[np.float64]:
+    """A number in [0, 1) with 52 random bits for each (seed, output index): Philox, with the seed as its key."""
+    key, count = seeds.view(np.uint64), indices.view(np.uint64)
+    nothing = np.zeros_like(key)
+    high, low, *_ = philox((count & _LOW, count >> _HALF, nothing, nothing), (key & _LOW, key >> _HALF))
+    return ((high << _HALF | low) >> np.uint64(12)).astype(np.float64) * 2.0**-52
 
-    Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014.
+
+def philox(counter: Sequence[NDArray[np.uint64]], key: Sequence[NDArray[np.uint64]]) -> list[NDArray[np.uint64]]:
+    """Philox4x32-10: four random words of 32 bits, each in a uint64, for a counter of four and a key of two.
+
+    Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3, SC 2011.
     """
-    return (_mix(_mix(seed) ^ (index & _MASK)) >> 12) * 2.0**-52
-
-
-def _mix(value: int) -> int:
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
+    a, b, c, d = counter
+    left, right = key
+    for _ in range(10):
+        even, odd = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
+        a, b, c, d = (odd >> _HALF) ^ b ^ left, odd & _LOW, (even >> _HALF) ^ d ^ right, even & _LOW
+        left, right = (left + np.uint64(0x9E3779B9)) & _LOW, (right + np.uint64(0xBB67AE85)) & _LOW
+    return [a, b, c, d]
 
 
 def _draw(
     logits: torch.Tensor,
     temperature: NDArray[np.float64],
     kept: tuple[IntArray, NDArray[np.float64]] | None,
-    draws: Sequence[float],
+    draws: NDArray[np.float64],
 ) -> torch.Tensor:
     """logits: [rows, vocab] -> int64[rows]; kept: (top-k, top-p) of each row, where they cut anything"""
 
-    def column(values: Sequence[float] | NDArray[Any]) -> torch.Tensor:
+    def column(values: NDArray[Any]) -> torch.Tensor:
         return torch.as_tensor(values, dtype=torch.float64, device=logits.device)[:, None]
 
     weights = (logits.double() / column(temperature)).softmax(dim=-1)

@@ -13,8 +13,8 @@ One program per row reads the row's logits as often as its request needs, from t
             cut   the least v with number < k and weight < p * total            d, of which the first two are kept
             draw  the least v with weight <= u * kept weight                    a, b, c or d; then one of its ties
 
-u is the uniform number of the request's seed and the output's index: a hash in integers, equal bit by bit to the one
-on the CPU. A weight is a float32 exponential here and a float64 one there: a token may differ where u falls within
+u is the uniform number of the request's seed and the output's index, by Philox: equal bit by bit to the one on the
+CPU. A weight is a float32 exponential here and a float64 one there: a token may differ where u falls within
 1e-7 or so of the border between two.
 """
 
@@ -174,14 +174,10 @@ def _keys(logit, BITS: tl.constexpr):
 
 @triton.jit
 def _uniform(seed, index):
-    """In [0, 1), with 52 random bits: as `engines.reference.sampling.uniform`."""
-    mixed = _mix(_mix(seed.to(tl.uint64)) ^ index.to(tl.uint64))
-    return (mixed >> 12).to(tl.float64) * 2.220446049250313e-16
-
-
-@triton.jit
-def _mix(value):
-    value = value + 0x9E3779B97F4A7C15
-    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9
-    value = (value ^ (value >> 27)) * 0x94D049BB133111EB
-    return value ^ (value >> 31)
+    """In [0, 1), with 52 random bits of Philox4x32-10: as `engines.reference.sampling.uniforms`."""
+    low = index.to(tl.uint32)  # the lower half of it
+    high = (index >> 32).to(tl.uint32)
+    nothing = tl.zeros_like(low)
+    first, second, _third, _fourth = tl.philox(seed, low, high, nothing, nothing)
+    bits = (first.to(tl.uint64) << 32) | second.to(tl.uint64)
+    return (bits >> 12).to(tl.float64) * 2.220446049250313e-16

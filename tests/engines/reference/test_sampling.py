@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from engines.reference.sampling import next_tokens, uniform
+from engines.reference.sampling import columns, next_tokens, philox, uniforms
 from engines.scheduling.request import GREEDY, Sampling
 
 DRAWS = 4000
@@ -70,12 +70,37 @@ def test_tokens_do_not_depend_on_the_neighbours() -> None:
 
 
 def test_the_draw_is_a_function_of_seed_and_index() -> None:
-    values = np.array([[uniform(seed, index) for index in range(200)] for seed in range(20)])
+    seeds, indices = np.divmod(np.arange(20 * 200), 200)
+    values = uniforms(seeds, indices).reshape(20, 200)
     assert values.min() >= 0.0
     assert values.max() < 1.0
     assert len(np.unique(values)) == values.size
     assert stats.kstest(values.ravel(), "uniform").pvalue > 0.01
     assert abs(np.corrcoef(values[:, :-1].ravel(), values[:, 1:].ravel())[0, 1]) < 0.05
-    # The numbers themselves are part of the contract: a seed of an old report still gives its tokens.
-    assert (uniform(0, 0), uniform(7, 3)) == (0.6524484863740321, 0.42056992093657874)
-    assert uniform(-1, 5) == uniform(2**64 - 1, 5)
+    # Seeds count modulo 2**64, and indices beyond 32 bits are others.
+    table = columns([Sampling(seed=-1), Sampling(seed=2**64 - 1), Sampling(seed=2**32 - 1)], [5, 5, 5])
+    same, again, other = uniforms(table[3], table[4])
+    assert same == again != other
+    assert uniforms(table[3, :1], table[4, :1] + 2**32) != same
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "words"),
+    [
+        ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+        ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+        (
+            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+            [0xA4093822, 0x299F31D0],
+            [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+        ),
+    ],
+)
+def test_philox_gives_the_words_its_authors_publish(counter: list[int], key: list[int], words: list[int]) -> None:
+    """The known answers of Random123, philox4x32 with 10 rounds."""
+    given = (np.array(values, dtype=np.uint64) for values in (counter, key))
+    assert [int(word) for word in philox(*given)] == words
+
+
+def test_a_draw_is_the_first_two_words() -> None:
+    assert uniforms(np.array([0]), np.array([0])) == [(0x6627E8D5E169C58D >> 12) * 2.0**-52]
