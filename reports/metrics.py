@@ -161,6 +161,8 @@ _DEFINITIONS = {
     "signals.running_mean": "Unfinished requests in a seat, averaged over step time.",
     "signals.waiting_mean": "Requests in the waiting queue, averaged over step time.",
     "signals.preemptions": "How often a running request lost its KV and had to wait again.",
+    "signals.prefix_hit_tokens": "Prompt tokens not computed, as blocks of another request held them.",
+    "signals.resume_hit_tokens": "Tokens not computed again after a preemption, as the cache still held them.",
     "signals.rejected": "Requests refused because they could never fit or because of KV pressure.",
     "signals.blocked": "Share of steps in which the head of the queue was not admitted, by reason.",
     "signals.gpu_utilization_mean": (

@@ -146,6 +146,8 @@ def _signals(record: RunRecord, window_s: float) -> Signals:
         running_mean=float(np.average(steps["running"], weights=lasted_ns)),
         waiting_mean=float(np.average(steps["waiting"], weights=lasted_ns)),
         preemptions=int(steps["preempted"].sum()),
+        prefix_hit_tokens=int(steps["prefix_hit_tokens"].sum()),
+        resume_hit_tokens=int(steps["resume_hit_tokens"].sum()),
         rejected=int(steps["rejected"].sum()),
         steps=int(steps.size),
         step_ms_mean=float(lasted_ns.mean() / 1e6),

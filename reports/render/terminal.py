@@ -105,6 +105,8 @@ def signals_line(signals: Signals) -> str:
         ("running", signals.running_mean, number),
         ("waiting", signals.waiting_mean, number),
         ("preemptions", signals.preemptions, number),
+        ("prefix hits, tokens", signals.prefix_hit_tokens or None, number),
+        ("resume hits, tokens", signals.resume_hit_tokens or None, number),
     )
     return " · ".join(f"{name} {form(value)}" for name, value, form in named if value is not None)
 

@@ -74,7 +74,9 @@ def test_turns_hit_the_prompts_of_the_turns_before(cbbench: Call) -> None:
 
 def test_the_simulator_predicts_the_same_hits(cbbench: Call) -> None:
     simulated = ("--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b", *OURS[4:])
-    assert cbbench("run", *simulated, *LIMITS, *WORK, "--prefix-caching", "-o", "out").code == 0
+    outcome = cbbench("run", *simulated, *LIMITS, *WORK, "--prefix-caching", "-o", "out")
+    assert outcome.code == 0
+    assert f"prefix hits, tokens {expected_hits(plan()):,}" in outcome.out
     assert read_record(Path("out")).steps["prefix_hit_tokens"].sum() == expected_hits(plan())
 
 
