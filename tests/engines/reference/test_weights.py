@@ -14,6 +14,7 @@ import torch
 from engines.base import EngineError
 from engines.reference import load_model, require_torch
 from engines.reference.model import weights
+from engines.reference.model.checkpoint import random_checkpoint
 from engines.reference.model.config import SHAPES, from_hf
 from engines.reference.model.llama import rope_frequencies
 from engines.scheduling.config import SchedulerConfig
@@ -194,6 +195,23 @@ def test_random_weights_are_a_function_of_the_seed() -> None:
 
     assert tokens(1) == tokens(1) != tokens(2)
     assert tokens(1) != tokens(1, (9, 8, 7))  # the context matters, not only the last token
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_random_weights_are_drawn_in_the_type_that_is_kept(dtype: torch.dtype) -> None:
+    """On the device and in place: an 8B model has no room for a second copy, nor time for one on the host."""
+    weights_of = random_checkpoint(SHAPES["tiny"], device=torch.device("cpu"), dtype=dtype, seed=3)
+    up = weights_of.read("model.layers.0.mlp.up_proj.weight", (128, 64))
+    assert up.dtype == dtype
+    assert float(up.float().std()) == pytest.approx(64**-0.5, rel=0.05)
+    llama = load_model(
+        "tiny", dtype={torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
+    ).llama
+    assert llama.embedding.dtype == dtype
+    assert llama.norm.dtype == torch.float32
+    one = request(0, [5, 6, 7], 4)
+    serve(llama, SchedulerConfig(kv_blocks=8, max_model_len=64), [one])
+    assert len(outputs_of(one)) == 4
 
 
 def test_prompts_of_random_models_hold_no_special_token() -> None:
