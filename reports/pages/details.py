@@ -97,8 +97,9 @@ def environment(runs: Sequence[tuple[str, RunFile]]) -> Section:
     return Section("Environment", [Table(("", *(label or "" for label, _ in runs)), rows, texts=texts)], folded=True)
 
 
-def definition_section() -> Section:
-    rows = list(definitions().items())
+def definition_section(run: RunFile | None = None) -> Section:
+    """As the run was written with: another version may mean something else by a name."""
+    rows = list((run.definitions if run and run.definitions else definitions()).items())
     return Section("Definitions", [Table(("number", "what it means"), rows, texts=frozenset({1}))], folded=True)
 
 

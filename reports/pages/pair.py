@@ -25,7 +25,7 @@ def pair_report(first: Reported, second: Reported) -> Report:
         *evidence(runs, slots=False),
         configuration(labelled),
         environment(labelled),
-        definition_section(),
+        definition_section(second.run),
     ]
     word, tone = verdict_of(same)
     title = f"{opening(second.label)} against {first.label}"

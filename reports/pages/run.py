@@ -26,7 +26,7 @@ def run_report(one: Reported) -> Report:
         *evidence([one]),
         configuration([("", run)]),
         environment([("", run)]),
-        definition_section(),
+        definition_section(run),
     ]
     return Report(
         "cbbench · one run", title_of(run), run.workload.spec, word, tone, [one for one in sections if one.blocks]

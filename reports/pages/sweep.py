@@ -38,7 +38,7 @@ def sweep_report(sweep: SweepFile, shown: Reported | None) -> Report:
         sections += [Section(f"{one.title} at {place}", one.blocks) for one in evidence([alone])]
         sections += [configuration([("", run)]), environment([("", run)])]
         where, spec = " on ".join(one for one in (run.engine.model, run.engine.device) if one), run.workload.spec
-    sections.append(definition_section())
+    sections.append(definition_section(shown.run if shown else None))
     title = f"Sweep of {' and '.join(sweep.params)}{': ' if where else ''}{where}"
     return Report("cbbench · sweep", title, spec, word, tone, [one for one in sections if one.blocks])
 
