@@ -22,7 +22,7 @@ from reports.interop import is_result, read_results
 from reports.render.sweep import sweep_view
 from reports.render.terminal import run_view
 from reports.schema import RunFile
-from reports.tuned import TUNE, read_tune
+from reports.tuning.file import TUNE, read_tune
 
 
 def report(folders: Sequence[Path], output: Path | None, *, json: bool, timeline: bool) -> int:

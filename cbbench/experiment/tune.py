@@ -19,8 +19,10 @@ from reports.files import write_whole
 from reports.gate import exit_code
 from reports.render.tune import tune_view
 from reports.schema import Point
-from reports.tuned import TUNE, Stage, TuneFile, outcome, write_tune
-from reports.tuning import Bounds, Decision, Setting, Trial, advice, best_of, bucket_edge_tokens, decide
+from reports.tuning.file import TUNE, Stage, TuneFile, outcome, write_tune
+from reports.tuning.moves import Bounds
+from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide
+from reports.tuning.trials import Setting, Trial, best_of
 
 TOKENS_GROWTH = 8  # the budget of a step may grow to so many times where it began
 OF_THE_WEIGHTS = ("weights", "device", "dtype", "attention")  # which a simulator has none of

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from reports.render.words import number, share
-from reports.tuned import Stage, TuneFile
-from reports.tuning import Trial
+from reports.tuning.file import Stage, TuneFile
+from reports.tuning.trials import Trial
 
 
 def tune_view(result: TuneFile) -> RenderableType:

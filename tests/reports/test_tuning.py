@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.equivalents import sglang_flags, toml_of, vllm_flags
 from reports.schema import Point, Signals, SlaResult, Validity
-from reports.tuning import Bounds, Decision, Setting, Trial, advice, best_of, bucket_edge_tokens, decide
+from reports.tuning.equivalents import sglang_flags, toml_of, vllm_flags
+from reports.tuning.moves import Bounds
+from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide
+from reports.tuning.trials import Setting, Trial, best_of
 
 BOUNDS = Bounds(most_rows=256, most_tokens=8192, bucket_edge_tokens=1024)
 

@@ -7,10 +7,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from reports.equivalents import sglang_flags, toml_of, vllm_flags
 from reports.files import read_json, write_atomic
 from reports.schema import Value
-from reports.tuning import Decision, Trial
+from reports.tuning.equivalents import sglang_flags, toml_of, vllm_flags
+from reports.tuning.search import Decision
+from reports.tuning.trials import Trial
 
 TUNE_SCHEMA: Final = "cbbench.tune/1"
 TUNE = "tune.json"

@@ -1,0 +1,1 @@
+"""Searching the best setting under an SLA, by rules that say why."""

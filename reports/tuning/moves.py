@@ -1,0 +1,154 @@
+"""The moves: everything that `cbbench tune` may try from a setting, and why it should help.
+
+Every move starts from the best setting so far and changes one thing.
+
+    loses KV, or waits for it        another admission, then fewer rows
+    P99 TPOT over its bound          long prompts stall it: smaller chunks, buckets; else come back with the rows
+    P99 TTFT over its bound          a queue, and room: more rows; no queue: bigger chunks
+    all met, somebody waits          more rows while goodput grows, bigger chunks where the token budget holds them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import sqrt
+
+import msgspec
+
+from reports.limits import OFTEN
+from reports.schema import SlaResult
+from reports.tuning.trials import Setting, Trial, has_room, missed, share, short_of_kv, stalled
+
+CLOSE = 1.25  # between two numbers of rows nearer than this nothing new is to be learned
+LEAST_CHUNK_TOKENS = 64
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """How far the rules may go. `bucket_edge_tokens`: where long prompts begin; None: the lengths are too alike."""
+
+    most_rows: int
+    most_tokens: int  # of one step
+    bucket_edge_tokens: int | None = None
+
+
+class Move(msgspec.Struct, frozen=True):
+    rule: str
+    to: Setting
+    words: str
+
+
+def moves_from(best: Trial, trials: Sequence[Trial], bounds: Bounds) -> Iterator[Move]:
+    """Everything worth trying from here, the most promising first."""
+    tpot, ttft = missed(best.point, "tpot", "itl"), missed(best.point, "ttft", "e2el")
+    if short_of_kv(best.point):
+        yield from _kv_moves(best, trials)
+    if tpot:
+        yield from _stall_moves(best, bounds, _over(tpot))
+        yield from _fewer_rows(best, trials, _over(tpot))
+    elif ttft:
+        yield from _ttft_moves(best, trials, bounds, _over(ttft))
+    else:
+        yield from _room_moves(best, trials, bounds)
+
+
+def _kv_moves(best: Trial, trials: Sequence[Trial]) -> Iterator[Move]:
+    preemptions = best.point.signals.preemptions or 0
+    why = f"KV memory is short ({preemptions} preemptions, peak {share(best.point.signals.kv_usage_peak)})"
+    if best.setting.admission is None and preemptions:
+        to = msgspec.structs.replace(best.setting, admission="peak")
+        yield Move("admission", to, f"{why}: admit only what the predicted peak of memory allows.")
+    yield from _fewer_rows(best, trials, why)
+
+
+def _stall_moves(best: Trial, bounds: Bounds, why: str) -> Iterator[Move]:
+    """P99 far above P50: the steps with somebody's prompt in them are the slow ones."""
+    point, setting = best.point, best.setting
+    if not (times := stalled(point)):
+        return
+    stall = f"{why}, {times:.1f} times its median, so prompts stall running outputs"
+    smaller = max(LEAST_CHUNK_TOKENS, setting.max_num_seqs, setting.max_num_batched_tokens // 2)
+    if smaller < setting.max_num_batched_tokens:
+        to = msgspec.structs.replace(setting, max_num_batched_tokens=smaller)
+        yield Move("smaller-chunk", to, f"{stall}: a smaller chunk, {setting.max_num_batched_tokens} → {smaller}.")
+    yield from _buckets(best, bounds, stall)
+
+
+def _ttft_moves(best: Trial, trials: Sequence[Trial], bounds: Bounds, why: str) -> Iterator[Move]:
+    signals = best.point.signals
+    if (signals.waiting_mean or 0) >= 1 and has_room(best.point):
+        yield from _more_rows(best, trials, bounds, f"{why}, {signals.waiting_mean:.1f} requests wait, KV has room")
+    yield from _bigger_chunk(best, bounds, f"{why}, and prompts are what a first token waits for")
+    yield from _buckets(best, bounds, f"{why}, and short prompts stand behind long ones")
+    if best.point.validity is None or best.point.validity.verdict != "overloaded":
+        yield from _fewer_rows(best, trials, f"{why}, and no room was found")
+
+
+def _room_moves(best: Trial, trials: Sequence[Trial], bounds: Bounds) -> Iterator[Move]:
+    signals = best.point.signals
+    if (signals.waiting_mean or 0) < 1 or not has_room(best.point):
+        return
+    busy = "" if signals.device_busy is None else f"the device is {share(signals.device_busy)} busy, "
+    waits = f"{busy}{signals.waiting_mean:.1f} requests wait and KV has room"
+    yield from _more_rows(best, trials, bounds, waits)
+    if signals.blocked.get("tokens", 0.0) >= OFTEN:
+        yield from _bigger_chunk(
+            best, bounds, f"the step's tokens are spent in {signals.blocked['tokens']:.0%} of steps"
+        )
+
+
+def _more_rows(best: Trial, trials: Sequence[Trial], bounds: Bounds, why: str) -> Iterator[Move]:
+    """Twice as many; once twice as many was no better, half way (geometrically) to the nearest that was no better."""
+    rows = best.setting.max_num_seqs
+    larger = [one.setting.max_num_seqs for one in _alike(best, trials) if one.setting.max_num_seqs > rows]
+    more = min(2 * rows, bounds.most_rows) if not larger else round(sqrt(rows * min(larger)))
+    if more > rows and (not larger or min(larger) >= CLOSE * rows):
+        back = "" if not larger else f"; {min(larger)} was too many"
+        to = _with_rows(best.setting, more)
+        yield Move("more-rows", to, f"{_upper(why)}: raise concurrency, {rows} → {more} rows{back}.")
+
+
+def _fewer_rows(best: Trial, trials: Sequence[Trial], why: str) -> Iterator[Move]:
+    rows = best.setting.max_num_seqs
+    smaller = [one.setting.max_num_seqs for one in _alike(best, trials) if one.setting.max_num_seqs < rows]
+    fewer = rows // 2 if not smaller else round(sqrt(rows * max(smaller)))
+    if 1 <= fewer < rows and (not smaller or rows >= CLOSE * max(smaller)):
+        yield Move("fewer-rows", _with_rows(best.setting, fewer), f"{_upper(why)}: come back, {rows} → {fewer} rows.")
+
+
+def _bigger_chunk(best: Trial, bounds: Bounds, why: str) -> Iterator[Move]:
+    now = best.setting.max_num_batched_tokens
+    if (bigger := min(2 * now, bounds.most_tokens)) > now:
+        to = msgspec.structs.replace(best.setting, max_num_batched_tokens=bigger)
+        yield Move("bigger-chunk", to, f"{_upper(why)}: more tokens a step, {now} → {bigger}.")
+
+
+def _buckets(best: Trial, bounds: Bounds, why: str) -> Iterator[Move]:
+    if bounds.bucket_edge_tokens is not None and best.setting.prompt_buckets is None:
+        to = msgspec.structs.replace(best.setting, prompt_buckets=str(bounds.bucket_edge_tokens))
+        yield Move("buckets", to, f"{_upper(why)}: batch prompts over {bounds.bucket_edge_tokens:,} tokens apart.")
+
+
+def _alike(best: Trial, trials: Sequence[Trial]) -> list[Trial]:
+    """Those that differ from the best one in rows alone (and the budget that many rows need)."""
+
+    def but_rows(one: Setting) -> Setting:
+        budget = max(one.max_num_batched_tokens, best.setting.max_num_batched_tokens)
+        return msgspec.structs.replace(one, max_num_seqs=1, max_num_batched_tokens=budget)
+
+    return [one for one in trials if but_rows(one.setting) == but_rows(best.setting)]
+
+
+def _with_rows(setting: Setting, rows: int) -> Setting:
+    """Every row gets a token of each step, so more rows may need a larger budget."""
+    budget = max(setting.max_num_batched_tokens, rows)
+    return msgspec.structs.replace(setting, max_num_seqs=rows, max_num_batched_tokens=budget)
+
+
+def _over(miss: SlaResult) -> str:
+    """P99 TTFT is 612 of 500 ms"""
+    name = miss.metric.removesuffix("_ms").removesuffix("_sched").replace("_", " ").upper()
+    return f"{name} is {miss.value:,.4g} of {miss.bound:g} ms"
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,67 @@
+"""The search of `cbbench tune`: what a good engineer tries next, why, and when there is nothing left to try.
+
+Three signals say it: how busy the device is, how full KV memory gets, and P99 TPOT. See moves.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log2
+
+import msgspec
+
+from reports.tuning.moves import Bounds, moves_from
+from reports.tuning.trials import Setting, Trial, best_of, has_room, missed, short_of_kv, signals_of
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """One step of the search. `to` is None where it ends."""
+
+    rule: str
+    words: str
+    signals: str
+    origin: Setting
+    to: Setting | None
+
+
+def decide(trials: Sequence[Trial], bounds: Bounds) -> Decision:
+    """The next setting to try, with the reason; or the end, with the reason. At least one trial must have run."""
+    best = best_of(trials)
+    tried = {one.setting for one in trials}
+    signals = signals_of(best.point)
+    for move in moves_from(best, trials, bounds):
+        if move.to not in tried and move.to != best.setting:
+            return Decision(move.rule, move.words, signals, best.setting, move.to)
+    return Decision("stop", _why_stop(best), signals, best.setting, None)
+
+
+def _why_stop(best: Trial) -> str:
+    if not best.meets and best.point.sla:
+        return "Nothing left to try meets the SLA; this comes closest."
+    if (best.point.signals.waiting_mean or 0) < 1:
+        return "Nobody waits here, so there is no more load to batch."
+    if not has_room(best.point):
+        return "KV memory is full at this setting, so more rows would find none."
+    return "What lies beyond was tried and brings no more goodput within the SLA."
+
+
+def advice(best: Trial, bounds: Bounds) -> list[str]:
+    """What no setting of these can do; for a person to weigh."""
+    told, point = [], best.point
+    if short_of_kv(point):
+        told.append("KV memory is the limit: more blocks (--kv-blocks, or a smaller dtype) would lift it.")
+    if missed(point, "tpot", "itl") and stalled(point):
+        told.append("Prompts stall outputs even so: prefill and decode on separate devices would part them.")
+    if point.validity is not None and point.validity.verdict == "overloaded":
+        told.append("Requests arrive faster than they leave under every setting tried: lower --rate, or add replicas.")
+    elif missed(point, "ttft", "e2el") and (point.signals.waiting_mean or 0) >= 1:
+        told.append("First tokens wait for a seat, and more seats do not help: a lower --rate, or another replica.")
+    if best.setting.max_num_seqs == bounds.most_rows and (point.signals.waiting_mean or 0) >= 1 and best.meets:
+        told.append(f"The search ends at {bounds.most_rows} rows; requests still wait there.")
+    return told
+
+
+def bucket_edge_tokens(prompt_tokens: Sequence[int]) -> int | None:
+    """A power of two between the median and the 95th percentile; None unless these are a factor of 4 apart or more."""
+    median, long = (sorted(prompt_tokens)[int(share * (len(prompt_tokens) - 1))] for share in (0.5, 0.95))
+    return 1 << round(log2(median * long) / 2) if long >= 4 * median else None

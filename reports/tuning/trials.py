@@ -1,0 +1,101 @@
+"""What was tried, which of it is best, and what its signals say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import msgspec
+
+from reports.limits import OFTEN
+from reports.schema import Point, SlaResult
+
+STALLED = 1.5  # P99 TPOT over P50: above it some tokens wait for others' prompts
+GAIN = 1.02  # what a larger setting must bring in goodput to be worth it
+ROOM = 0.9  # KV usage at its peak under which more rows find memory
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """What tune may change. None (or no tokens at all): the engine's default."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    admission: str | None = None
+    prompt_buckets: str | None = None
+
+    def label(self) -> str:
+        words = [f"{self.max_num_seqs} rows"]
+        words += [f"{self.max_num_batched_tokens} tokens a step"] if self.max_num_batched_tokens else []
+        words += [f"admission {self.admission}"] if self.admission else []
+        words += [f"buckets {self.prompt_buckets}"] if self.prompt_buckets else []
+        return ", ".join(words)
+
+
+class Trial(msgspec.Struct, frozen=True):
+    setting: Setting
+    point: Point
+
+    @property
+    def meets(self) -> bool:
+        """By point estimate; an overloaded run measures only how long it was."""
+        validity = self.point.validity
+        fine = validity is None or validity.verdict not in ("invalid", "overloaded")
+        return fine and all(one.verdict != "fail" and one.value is not None for one in self.point.sla)
+
+    @property
+    def goodput_per_s(self) -> float:
+        """Requests per second within the SLA; all that complete where no bound is on a request's own latency."""
+        point = self.point
+        return (point.goodput_per_s if point.goodput_per_s is not None else point.request_per_s) or 0.0
+
+
+def best_of(trials: Sequence[Trial]) -> Trial:
+    """Those within the SLA first; among them the largest goodput, and of those within 2 % of it the fewest rows."""
+    ran = [one for one in trials if one.point.error is None]
+    if not (fit := [one for one in ran if one.meets]):
+        return min(ran, key=excess)
+    most = max(one.goodput_per_s for one in fit)
+    return min(
+        (one for one in fit if one.goodput_per_s * GAIN >= most),
+        key=lambda one: (one.setting.max_num_seqs, -one.goodput_per_s),
+    )
+
+
+def excess(trial: Trial) -> float:
+    """How far the worst bound is missed, as a factor."""
+    ratios = [max(one.value / one.bound, one.bound / one.value) if one.value and one.bound > 0 else inf
+              for one in trial.point.sla if one.verdict == "fail"]  # fmt: skip
+    return max(ratios, default=1.0)
+
+
+def missed(point: Point, *names: str) -> SlaResult | None:
+    failed = [one for one in point.sla if one.verdict == "fail" and one.value is not None]
+    return next((one for one in failed if any(name in one.metric for name in names)), None)
+
+
+def stalled(point: Point) -> float | None:
+    """P99 TPOT over its median, if that is much."""
+    times = (point.p99_tpot_ms or 0.0) / point.p50_tpot_ms if point.p50_tpot_ms else 0.0
+    return times if times >= STALLED else None
+
+
+def short_of_kv(point: Point) -> bool:
+    blocked = point.signals.blocked
+    return bool(point.signals.preemptions) or blocked.get("kv", 0.0) + blocked.get("watermark", 0.0) >= OFTEN
+
+
+def has_room(point: Point) -> bool:
+    return not short_of_kv(point) and (point.signals.kv_usage_peak or 0.0) < ROOM
+
+
+def signals_of(point: Point) -> str:
+    """The three that decisions rest on."""
+    tpot = next((one for one in point.sla if "tpot" in one.metric), None)
+    bound = "" if tpot is None else f" of {tpot.bound:g}"
+    p99 = "not measured" if point.p99_tpot_ms is None else f"{point.p99_tpot_ms:,.4g}{bound} ms"
+    signals = point.signals
+    return f"device busy {share(signals.device_busy)}, KV peak {share(signals.kv_usage_peak)}, P99 TPOT {p99}"
+
+
+def share(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.0%}"
