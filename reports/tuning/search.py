@@ -11,7 +11,7 @@ from math import log2
 import msgspec
 
 from reports.tuning.moves import Bounds, moves_from
-from reports.tuning.trials import Setting, Trial, best_of, has_room, missed, short_of_kv, signals_of, stalled, stalled
+from reports.tuning.trials import Setting, Trial, best_of, has_room, missed, short_of_kv, signals_of, stalled
 
 
 class Decision(msgspec.Struct, frozen=True):
