@@ -300,6 +300,16 @@ def test_peak_admission_takes_more_than_full_reserve_and_never_evicts_when_lengt
     assert peak_steps <= reserve_steps
 
 
+def test_peak_admission_counts_who_has_sat_down_in_the_same_step() -> None:
+    """Either of the two fits beside the first: 23 positions are 6 of 10 blocks. Both do not."""
+    d = Driven.of(kv_blocks=10, admission="peak").submit(req(0, 4, 8))
+    d.step()
+    d.submit(req(1, 4, 20), req(2, 4, 20)).drain()
+    assert Blocked.PEAK in d.steps["blocked"]
+    assert d.steps["preempted"].sum() == 0
+    assert d.finished[2].stints[0].admitted > d.finished[1].stints[0].ended
+
+
 def test_optimistic_admission_recomputes_a_bounded_share() -> None:
     """vllm#18115: 4 contexts fit, a fifth makes them evict each other; it must still end, with bounded rework."""
     d = Driven.of(kv_blocks=40, max_num_batched_tokens=8, admission="optimistic")
