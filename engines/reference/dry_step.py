@@ -37,3 +37,10 @@ def largest_step(max_num_seqs: int, max_num_batched_tokens: int, max_model_len: 
         counts.append(max(min(left - others, max_model_len), 1))
         left -= counts[-1]
     return counts
+
+
+def warm_up_steps(max_num_seqs: int, prompt_tokens: int) -> list[list[int]]:
+    """Tokens per row of steps after which no other step meets anything for the first time: a prompt, a prompt beside a
+    decode, decodes in every seat, one decode."""
+    mixed = [[1, prompt_tokens - 1]] if prompt_tokens > 2 and max_num_seqs > 1 else []
+    return [[prompt_tokens], *mixed, [1] * max_num_seqs, [1]]

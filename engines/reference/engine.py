@@ -9,7 +9,7 @@ import torch
 
 from engines.base import EngineError, Observer, RunRecord
 from engines.loop import Runtime, WallClock, run_loop
-from engines.reference.dry_step import dry_step
+from engines.reference.dry_step import dry_step, warm_up_steps
 from engines.reference.executor import TorchExecutor
 from engines.reference.graphs import choose_sizes
 from engines.reference.kernels.choose import choose_kernels
@@ -144,8 +144,7 @@ class ReferenceEngine:
     def warm_up(self) -> None:
         """A few throwaway steps, so that what happens once (compiled kernels, first touch of memory) is in no TTFT."""
         prompt = min(self._config.max_num_batched_tokens, self._config.max_model_len)
-        mixed = [[1, prompt - 1]] if self._depth and prompt > 2 and self._config.max_num_seqs > 1 else []
-        for counts in ([prompt], *mixed, [1] * self._config.max_num_seqs, [1]):
+        for counts in warm_up_steps(self._config.max_num_seqs, prompt):
             for _ in range(WARM_UP_STEPS):
                 self._executor.submit(dry_step(counts))
                 self._executor.collect()
