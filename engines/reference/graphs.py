@@ -41,7 +41,7 @@ def choose_sizes(
         reason = "the torch kernels look at each step on the host; --attention triton does not"
     else:
         sizes = bucket_sizes(max_num_seqs)
-        return ((), "off: asked for") if asked is False else (sizes, f"{len(sizes)} sizes of a decode step")
+        return ((), "off: asked for") if asked is False else (sizes, f"on, for up to {max_num_seqs} rows")
     if asked:
         raise EngineError(f"--cuda-graphs: {reason}")
     return (), f"off: {reason}"

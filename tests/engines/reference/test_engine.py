@@ -63,6 +63,8 @@ def test_describe_says_what_ran_and_why(model: LoadedModel) -> None:
     assert described["parameters"] == 106_816
     assert (described["dtype"], described["dtype_reason"]) == ("float32", "asked for")
     assert described["weights"] == "random weights, seed 0"
+    assert described["cuda_graphs"] == "off: they are a GPU's, and --device is cpu"
+    assert described["overlap_steps"] == 0
 
 
 def test_a_context_longer_than_the_models_is_refused(model: LoadedModel) -> None:

@@ -193,8 +193,8 @@ GPU, CPU = torch.device("cuda"), torch.device("cpu")
 
 
 def test_graphs_are_chosen_where_they_can_be() -> None:
-    assert choose_sizes(None, OracleKernels(), GPU, 6) == ((1, 2, 4, 6), "4 sizes of a decode step")
-    assert choose_sizes(True, OracleKernels(), GPU, 1) == ((1,), "1 sizes of a decode step")
+    assert choose_sizes(None, OracleKernels(), GPU, 6) == ((1, 2, 4, 6), "on, for up to 6 rows")
+    assert choose_sizes(True, OracleKernels(), GPU, 1) == ((1,), "on, for up to 1 rows")
     assert choose_sizes(False, OracleKernels(), GPU, 6) == ((), "off: asked for")
     assert choose_sizes(None, OracleKernels(), CPU, 6) == ((), "off: they are a GPU's, and --device is cpu")
     assert choose_sizes(None, TorchKernels(), GPU, 6)[0] == ()
