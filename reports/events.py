@@ -15,6 +15,7 @@ from engines.base import RunRecord
 from reports.tally import FloatArray, IntArray, Tally
 
 AT_ONCE = 1 << 22  # events
+SPARSE = 4  # times as many events lie between those of a batch: then they are read request by request
 BINS = 1 << 22  # gaps in µs counted in a bin each; the few above (4 s) are counted one by one
 
 
@@ -68,9 +69,14 @@ class Events:
         at, count = self._at[rows], self._count[rows]
         starts = np.cumsum(count) - count
         low, high = int(at[0]), int(at[-1] + count[-1])
-        values = np.asarray(self._record.event_values[low:high])
-        if high - low != int(count.sum()):  # events of others lie between them
-            values = values[np.arange(count.sum()) + np.repeat(at - low - starts, count)]
+        wanted = int(count.sum())
+        if high - low > SPARSE * wanted:  # all that lies between could be the whole run
+            ends = zip(at.tolist(), (at + count).tolist(), strict=True)
+            values = np.concatenate([self._record.event_values[begin:end] for begin, end in ends])
+        else:
+            values = np.asarray(self._record.event_values[low:high])
+            if high - low != wanted:  # events of others lie between them
+                values = values[np.arange(wanted) + np.repeat(at - low - starts, count)]
         return Batch(rows, starts, values, self._record)
 
     def gaps_ms(self, wanted: NDArray[np.bool_]) -> Tally:

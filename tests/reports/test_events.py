@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -101,3 +102,22 @@ def test_a_stretch_from_the_middle_is_in_order_of_time() -> None:
     made = record([row(i, [1000 * i + i * k for k in range(1, 6)]) for i in range(1, 11)])
     stretch = Events(made).gaps_in_time_ms(made.where("status", "completed"), 8)
     assert stretch.tolist() == [5.0] * 4 + [6.0] * 4
+
+
+def test_of_requests_far_apart_only_their_own_events_are_spelled_out() -> None:
+    """In memory the events are runs: a slice from the first to the last of those wanted could be the whole run."""
+    sliced: list[int] = []
+
+    class Watched(StepRuns):
+        def __getitem__(self, part: slice) -> np.ndarray:
+            sliced.append(part.stop - part.start)
+            return super().__getitem__(part)
+
+    made, values = [], Watched()
+    for i in range(100):
+        values.append([(1 + i, 3)])
+        made.append(msgspec.structs.replace(row(i)[0], events_at=3 * i, events=3))
+    ends = np.array([i in (0, 99) for i in range(100)])
+    (batch,) = Events(RunRecord(100, made, values, "step")).batches(ends)
+    assert batch.values.tolist() == [1, 2, 3, 100, 101, 102]
+    assert sliced == [3, 3]
