@@ -44,6 +44,7 @@ MUTATIONS = (
     ("swapped requests wait behind newcomers", "waiting.py", "0 if request.resumes_first else 1", "1"),
     ("swap brings back the wrong order", "seating.py", "zip(request.host_blocks, self.kv.blocks(slot), strict=True)", "zip(reversed(request.host_blocks), self.kv.blocks(slot), strict=True)"),
     ("an aborted swap leaks host blocks", "seating.py", "        self.kv.host.release(request.host_blocks)\n        request.host_blocks = []", "        request.host_blocks = []"),
+    ("blocks that were never copied back are copied out", "seating.py", "if host_blocks := self._stays_out(slot):", "if host_blocks := []:"),
     ("padding is one column short", "policies/batching.py", "width - (remaining_columns - wants)", "width - (remaining_columns - wants) + 1"),
     ("the rectangle ignores the budget", "policies/batching.py", "budget // len(wants)", "budget"),
     ("the batch never lets go", "seating.py", "if self.rows.num_live == 0:  # the", "if False:  # the"),
