@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from engines.base import EngineError, Observer, RunRecord
+from engines.garbage import light_garbage_collection
 from engines.loop import Runtime, WallClock, run_loop
 from engines.reference.dry_step import dry_step, warm_up_steps
 from engines.reference.executor import TorchExecutor
@@ -122,17 +123,18 @@ class ReferenceEngine:
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
         prompts = Prompts(plan, self._model.checkpoint.prompt_ids, self._prompt_seed)
-        runtime = self.runtime()
-        return run_loop(
-            runtime.scheduler,
-            runtime.executor,
-            PlanSource(plan, pacing, prompts),
-            runtime.clock,
-            observer,
-            planned=len(plan),
-            make_request=self._request,
-            depth=runtime.depth,
-        )
+        with light_garbage_collection():  # a pause would be in somebody's TPOT; the one full collection is before zero
+            runtime = self.runtime()
+            return run_loop(
+                runtime.scheduler,
+                runtime.executor,
+                PlanSource(plan, pacing, prompts),
+                runtime.clock,
+                observer,
+                planned=len(plan),
+                make_request=self._request,
+                depth=runtime.depth,
+            )
 
     def runtime(self) -> Runtime:
         """For a loop with a source of its own: an idle scheduler, and the clock at zero."""
