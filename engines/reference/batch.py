@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from engines.reference import sampling
+from engines.reference.seats import Seats
 from engines.scheduling.plan import IntArray, StepPlan, Tables
 
 PADDING_ID = 0  # which token a padding or dead row feeds makes no difference to anybody
@@ -25,10 +25,10 @@ NOBODY = -1
 class Batch:
     """Copies of what the plan said: its tables may change after this. [tokens], [rows] or [samples]."""
 
-    ids: IntArray  # [tokens]; below 0: -1 - seat, the token that the step before is still sampling for that seat
+    ids: IntArray  # [tokens]; below 0: -1 - seat, the token that was sampled for that seat last
     positions: IntArray  # [tokens]
     slots: IntArray  # [tokens] where its KV goes: block * block_size + offset
-    tables: Tables  # [rows, blocks]
+    tables: Tables  # [rows, blocks that are reached]
     lengths: IntArray  # [rows] see engines.reference.kernels
     starts: IntArray  # [rows + 1]
     sampled: IntArray  # [samples] the token whose logits each sampling row wants, in row order
@@ -41,13 +41,16 @@ class Batch:
         return len(self.ids) == len(self.lengths)
 
     @property
-    def feeds_unseen(self) -> bool:
+    def feeds_sampled(self) -> bool:
         return bool((self.ids < 0).any())
 
 
-def flatten(plan: StepPlan, block_size: int) -> Batch:
-    rows = _flat_rows(plan)
-    starts = np.concatenate(([0], np.cumsum(rows.counts)))
+def flatten(plan: StepPlan, block_size: int, seats: Seats) -> Batch:
+    """`seats` learns of the step."""
+    seats.meet(plan)
+    rows = _flat_rows(plan, block_size)
+    starts = np.zeros(len(rows.counts) + 1, dtype=np.int64)
+    np.cumsum(rows.counts, out=starts[1:])
     row = np.repeat(np.arange(len(rows.counts)), rows.counts)  # of each token
     positions = np.maximum((rows.lengths - starts[1:])[row] + np.arange(starts[-1]), 0)
     own_block = rows.tables[row, positions // block_size]
@@ -57,10 +60,9 @@ def flatten(plan: StepPlan, block_size: int) -> Batch:
     last = np.zeros(len(plan.requests), dtype=np.int64)  # the last flat token of each plan row
     last[rows.plan_row[live]] = starts[live + 1] - 1
     samples = np.flatnonzero(plan.samples)
-    requests = [plan.requests[r] for r in samples.tolist()]
-    ends = (plan.starts + plan.counts)[samples].tolist()
+    ids = _token_ids(plan, last, int(starts[-1]), seats)
     return Batch(
-        ids=_token_ids(plan, last, int(starts[-1])),
+        ids=ids,
         positions=positions,
         slots=blocks * block_size + positions % block_size,
         tables=rows.tables,
@@ -68,15 +70,12 @@ def flatten(plan: StepPlan, block_size: int) -> Batch:
         starts=starts,
         sampled=last[samples],
         seats=plan.slots[samples],
-        sampling=sampling.columns(
-            [request.sampling for request in requests],
-            [end - request.prompt_tokens for end, request in zip(ends, requests, strict=True)],
-        ),
+        sampling=seats.sample(plan.slots[samples], (plan.starts + plan.counts)[samples]),
     )
 
 
 def fed(ids: torch.Tensor, last_token: torch.Tensor) -> torch.Tensor:
-    """The ids with those that the host has not seen filled in. last_token: [seats + 1], of each seat."""
+    """The ids with those of the seats filled in. last_token: [seats + 1], of each seat."""
     return torch.where(ids < 0, last_token[(-1 - ids).clamp_(min=0)], ids)
 
 
@@ -99,31 +98,34 @@ class _FlatRows:
     tables: Tables
 
 
-def _flat_rows(plan: StepPlan) -> _FlatRows:
-    live = np.flatnonzero(plan.counts)
-    dead = np.repeat(np.arange(len(plan.dead_slots)), plan.dead_tokens)  # each dead token is a row of its own
-    plan_row = np.concatenate((live, np.full(len(dead), NOBODY)))
-    counts = np.concatenate((plan.counts[live], np.ones(len(dead), dtype=np.int64)))
-    # A dead row that holds nothing has an empty table: it attends to the dummy, like padding.
-    lengths = np.concatenate(((plan.starts + plan.counts)[live], np.maximum(plan.dead_lengths[dead], 1)))
-    tables = plan.tables[np.concatenate((plan.slots[live], plan.dead_slots[dead]))]
+def _flat_rows(plan: StepPlan, block_size: int) -> _FlatRows:
+    plan_row, counts, lengths, slots = np.arange(len(plan.slots)), plan.counts, plan.starts + plan.counts, plan.slots
+    if len(plan.dead_slots) or not counts.all():
+        live = np.flatnonzero(counts)
+        dead = np.repeat(np.arange(len(plan.dead_slots)), plan.dead_tokens)  # each dead token is a row of its own
+        plan_row = np.concatenate((live, np.full(len(dead), NOBODY)))
+        counts = np.concatenate((counts[live], np.ones(len(dead), dtype=np.int64)))
+        # A dead row that holds nothing has an empty table: it attends to the dummy, like padding.
+        lengths = np.concatenate((lengths[live], np.maximum(plan.dead_lengths[dead], 1)))
+        slots = np.concatenate((slots[live], plan.dead_slots[dead]))
     order = np.lexsort((lengths, counts))
-    plan_row, counts, lengths, tables = plan_row[order], counts[order], lengths[order], tables[order]
+    plan_row, counts, lengths, slots = plan_row[order], counts[order], lengths[order], slots[order]
+    blocks = -(-int(lengths.max(initial=1)) // block_size)
+    tables = plan.tables[:, :blocks][slots]
     if padding := int(plan.padding.sum()):
         plan_row, counts, lengths = (np.append(c, v) for c, v in ((plan_row, NOBODY), (counts, padding), (lengths, 1)))
-        tables = np.vstack((tables, np.zeros_like(plan.tables[:1])))
+        tables = np.vstack((tables, np.zeros((1, tables.shape[1]), dtype=np.int32)))
     return _FlatRows(plan_row, counts, lengths, tables)
 
 
-def _token_ids(plan: StepPlan, last: IntArray, num_tokens: int) -> IntArray:
-    """int64[num_tokens]. A token still being sampled by the step before is named by its seat: see Batch.ids."""
+def _token_ids(plan: StepPlan, last: IntArray, num_tokens: int, seats: Seats) -> IntArray:
+    """int64[num_tokens]. See Batch.ids."""
     ids = np.full(num_tokens, PADDING_ID, dtype=np.int64)
-    for request, slot, start, count, end in zip(
-        plan.requests, plan.slots.tolist(), plan.starts.tolist(), plan.counts.tolist(), (last + 1).tolist(), strict=True
-    ):
-        if count:
-            assert request.tokens is not None, f"{request} has no token ids: only virtual runs go without"
-            ids[end - count : end] = request.tokens[start : start + count]
-            if start + count > request.prompt_tokens + request.output_tokens:
-                ids[end - 1] = -1 - slot
+    by_seat = seats.feed_themselves(plan)
+    ids[last[by_seat]] = seats.fed[plan.slots[by_seat]]
+    for row in np.flatnonzero(~by_seat & (plan.counts > 0)).tolist():
+        request, start, count = plan.requests[row], int(plan.starts[row]), int(plan.counts[row])
+        assert request.tokens is not None, f"{request} has no token ids: only virtual runs go without"
+        assert start + count <= request.prompt_tokens + request.output_tokens
+        ids[last[row] + 1 - count : last[row] + 1] = request.tokens[start : start + count]
     return ids

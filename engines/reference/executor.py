@@ -17,6 +17,7 @@ from engines.reference.kernels import Kernels
 from engines.reference.kernels.torch_kernels import TorchKernels
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.llama import Llama, Tokens
+from engines.reference.seats import Seats
 from engines.reference.staging import Send, Staging
 from engines.reference.swap import HostPool
 from engines.scheduling.plan import IntArray, StepPlan, StepResult
@@ -60,6 +61,7 @@ class TorchExecutor:
         self._device = open_device(llama.device, clock) if device is None else device
         # One seat more than there are: padding and dead rows leave their token there.
         self._last_token = torch.zeros(max_num_seqs + 1, dtype=torch.int64, device=llama.device)
+        self._seats = self._unknown_seats()
         self._staging = Staging(self._device, buffers)
         self._host = HostPool(pool, swap_blocks, self._device)
         # One more than are in flight: a result is read after the next step is queued.
@@ -76,13 +78,18 @@ class TorchExecutor:
     def restart(self) -> None:
         """The clock begins anew, and nothing is in flight."""
         self._last_end_ns = 0
+        self._seats = self._unknown_seats()
 
+    def _unknown_seats(self) -> Seats:
+        return Seats(len(self._last_token) - 1, None if self._device.overlaps else self._last_token.numpy())
+
+    @torch.inference_mode()
     def submit(self, plan: StepPlan) -> None:
         start_ns = self._clock.now_ns()
         assert len(self._launched) < MAX_STEPS_IN_FLIGHT, "collect a step before the next is submitted"
         main = self._device.main
         begin, end = main.event(timed=True), main.event(timed=True)
-        batch = flatten(plan, self._pool.block_size)
+        batch = flatten(plan, self._pool.block_size, self._seats)
         packed = None if self._graphs is None else self._graphs.pack(batch)
         begin.record()  # as late as possible: a device that waits for the host is not busy
         of_samples: IntArray | slice = slice(None)
@@ -123,15 +130,14 @@ class TorchExecutor:
         out = main.empty((len(batch.sampled),), torch.int64)
         if len(batch.sampled):
             sampled, seats, sampling = send(batch.sampled), send(batch.seats), send(batch.sampling)
-        feeds_unseen = batch.feeds_unseen
+        feeds_sampled = self._device.overlaps and batch.feeds_sampled
 
-        @torch.inference_mode()
         def compute() -> None:
-            known = fed(ids, self._last_token) if feeds_unseen else ids
+            known = fed(ids, self._last_token) if feeds_sampled else ids
             hidden = self._llama.forward(Tokens(known, positions, slots, attend), self._pool, self._kernels)
             if len(out):
                 logits = self._llama.logits(hidden.index_select(0, sampled), self._kernels)
-                self._last_token[seats] = self._kernels.sample(logits, sampling, out)
+                self._last_token.index_copy_(0, seats, self._kernels.sample(logits, sampling, out))
 
         main.run(compute)
         return out

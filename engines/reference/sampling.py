@@ -18,6 +18,7 @@ from engines.scheduling.plan import IntArray
 from engines.scheduling.request import Sampling
 
 COLUMNS = 5
+OUTPUT_INDEX = 4
 _MASK = (1 << 64) - 1
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
@@ -30,7 +31,7 @@ def columns(samplings: Sequence[Sampling], output_indices: Sequence[int]) -> Int
     floats[1] = [s.top_p for s in samplings]
     out[2] = [s.top_k for s in samplings]
     out[3].view(np.uint64)[:] = [s.seed & _MASK for s in samplings]
-    out[4] = output_indices
+    out[OUTPUT_INDEX] = output_indices
     return out
 
 

@@ -91,11 +91,14 @@ def _pieces(tables: Tables, lengths: IntArray, starts: IntArray) -> tuple[Tables
 def _cuts(lengths: IntArray, begin: int, end: int, queries: int) -> list[tuple[int, int]]:
     """Split rows begin..end where two groups, each padded to its own longest, save more than a group costs."""
     run = lengths[begin:end]
+    per_position = 1 + queries / QUERIES_PER_FETCH
+    if (len(run) * run.max() - run.sum()) * per_position < GROUP_COST:  # all the padding there is
+        return [(begin, end)]
     left = np.maximum.accumulate(run)[:-1]
     right = np.maximum.accumulate(run[::-1])[::-1][1:]
     sizes = np.arange(1, len(run))
-    saved = (len(run) * run.max() - sizes * left - (len(run) - sizes) * right) * (1 + queries / QUERIES_PER_FETCH)
-    if not saved.size or saved.max() < GROUP_COST:
+    saved = (len(run) * run.max() - sizes * left - (len(run) - sizes) * right) * per_position
+    if saved.max() < GROUP_COST:
         return [(begin, end)]
     middle = begin + 1 + int(saved.argmax())
     return _cuts(lengths, begin, middle, queries) + _cuts(lengths, middle, end, queries)

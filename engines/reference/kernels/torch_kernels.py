@@ -27,10 +27,10 @@ class TorchKernels:
 
     def places(self, slots: torch.Tensor, pool: KVPool) -> torch.Tensor:
         """Where the vectors of each token go in a layer seen as [vectors, head_dim]: int64[tokens * 2 * kv_heads]"""
-        heads = 2 * pool.kv_heads
-        block, offset = slots // pool.block_size, slots % pool.block_size
-        head = torch.arange(heads, device=slots.device)
-        return ((block[:, None] * heads + head) * pool.block_size + offset[:, None]).view(-1)
+        size, heads = pool.block_size, 2 * pool.kv_heads
+        # (block * heads + head) * size + offset, in few calls: a tiny model's step is little else.
+        first = torch.add(slots, torch.div(slots, size, rounding_mode="floor"), alpha=(heads - 1) * size)
+        return (first[:, None] + torch.arange(0, heads * size, size, device=slots.device)).view(-1)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         # By way of float32: on a CPU torch norms 512 rows of bfloat16 twelve times slower than of float32.
