@@ -126,6 +126,7 @@ def _token_ids(plan: StepPlan, last: IntArray, num_tokens: int, seats: Seats) ->
     for row in np.flatnonzero(~by_seat & (plan.counts > 0)).tolist():
         request, start, count = plan.requests[row], int(plan.starts[row]), int(plan.counts[row])
         assert request.tokens is not None, f"{request} has no token ids: only virtual runs go without"
-        assert start + count <= request.prompt_tokens + request.output_tokens
         ids[last[row] + 1 - count : last[row] + 1] = request.tokens[start : start + count]
+        if start + count > request.prompt_tokens + request.output_tokens:  # the host has not seen it yet
+            ids[last[row]] = seats.fed[plan.slots[row]]
     return ids

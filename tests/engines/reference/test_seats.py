@@ -57,6 +57,11 @@ def test_who_comes_into_a_seat_at_its_last_ones_position_is_fed_its_own_token() 
     assert step(seats, Row(decoding(1, SECOND, [31, 32, 33]), 0, 5, 1)).ids.tolist() == [33]
 
 
+def test_a_token_that_the_host_has_not_seen_is_taken_from_the_seat() -> None:
+    """As where a benchmark leaves out the prompts: no step here has sampled the first token."""
+    assert step(Seats(2), Row(request(0, FIRST, 20), 1, 5, 1)).ids.tolist() == [-2]
+
+
 def test_what_is_computed_again_is_fed_from_the_host() -> None:
     seats = Seats(2)
     one = request(0, FIRST, 20)
