@@ -91,13 +91,14 @@ class Search:
         trials = [self._first(start)]
         bounds = self._bounds(trials[0].setting)
         decisions: list[Decision] = []
-        ended = ""
+        ended, cut_short = "", False
         while not ended:
             if self.interrupted:
-                ended = "Interrupted."
+                ended, cut_short = "Interrupted.", True
             elif until_met and trials[-1].meets:
                 ended = "Confirmed: the bounds are met here too."
             elif len(trials) >= most_runs:
+                cut_short = True
                 ended = f"The {most_runs} runs allowed are spent; --most-runs N allows more."
             else:
                 decisions.append(decision := decide(trials, bounds))
@@ -107,7 +108,7 @@ class Search:
                 elif (trial := self._attempt(decision.to, len(trials) + 1)) is not None:
                     trials.append(trial)
         best = best_of(trials)
-        told = tuple(advice(best, bounds))
+        told = () if cut_short else tuple(advice(best, bounds))  # on what no setting can do: some were not tried
         return Stage(self._config.engine, self._prediction, tuple(trials), tuple(decisions), best, told, ended)
 
     def _first(self, start: Setting) -> Trial:

@@ -37,10 +37,14 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def meets(self) -> bool:
-        """By point estimate; an overloaded run measures only how long it was."""
+        """By point estimate."""
+        return self.says and all(one.verdict != "fail" and one.value is not None for one in self.point.sla)
+
+    @property
+    def says(self) -> bool:
+        """Whether its latencies are the setting's: an overloaded run measures only how long it was."""
         validity = self.point.validity
-        fine = validity is None or validity.verdict not in ("invalid", "overloaded")
-        return fine and all(one.verdict != "fail" and one.value is not None for one in self.point.sla)
+        return validity is None or validity.verdict not in ("invalid", "overloaded")
 
     @property
     def goodput_per_s(self) -> float:
@@ -50,10 +54,11 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
-    """Those within the SLA first; among them the largest goodput, and of those within 2 % of it the fewest rows."""
+    """Those within the SLA first; among them the largest goodput, and of those within 2 % of it the fewest rows. Where
+    none is, the nearest of those that kept up with the load."""
     ran = [one for one in trials if one.point.error is None]
     if not (fit := [one for one in ran if one.meets]):
-        return min(ran, key=excess)
+        return min(ran, key=lambda one: (not one.says, excess(one)))
     most = max(one.goodput_per_s for one in fit)
     return min(
         (one for one in fit if one.goodput_per_s * GAIN >= most),
@@ -62,9 +67,9 @@ def best_of(trials: Sequence[Trial]) -> Trial:
 
 
 def excess(trial: Trial) -> float:
-    """How far the worst bound is missed, as a factor."""
+    """How far the worst bound is missed, as a factor; without end where one was not measured."""
     ratios = [max(one.value / one.bound, one.bound / one.value) if one.value and one.bound > 0 else inf
-              for one in trial.point.sla if one.verdict == "fail"]  # fmt: skip
+              for one in trial.point.sla if one.verdict == "fail" or one.value is None]  # fmt: skip
     return max(ratios, default=1.0)
 
 

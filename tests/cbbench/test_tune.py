@@ -47,10 +47,12 @@ def test_a_bound_that_no_setting_meets_is_a_miss(cbbench: Callable[..., Outcome]
 
 
 def test_the_runs_allowed_end_the_search(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
-    cbbench(*SIMULATED, *CHAT, "--most-runs", 2, "-o", "tuned")
+    outcome = cbbench(*SIMULATED, *CHAT, "--most-runs", 1, "-o", "tuned")
     (stage,) = read_tune(own_folder / "tuned").stages
-    assert len(stage.trials) == 2
+    assert len(stage.trials) == 1
     assert "--most-runs" in stage.ended
+    assert outcome.code == 3
+    assert not stage.advice, "what no setting can do is not known before they are tried"
 
 
 def test_what_the_simulator_found_is_confirmed_on_the_real_engine(

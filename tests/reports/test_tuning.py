@@ -121,6 +121,21 @@ def test_where_none_meets_the_bounds_the_nearest_is_best() -> None:
     assert best_of([far, near]) is near
 
 
+def test_where_none_meets_the_bounds_one_that_kept_up_with_the_load_is_nearer_than_one_that_did_not() -> None:
+    """The percentiles of an overloaded run say how long it was, so it may look nearer than it is."""
+    kept_up, swamped = trial(64, ttft=900), trial(32, ttft=600, overloaded=True)
+    assert best_of([swamped, kept_up]) is kept_up
+    assert "lower --rate, or add" not in " ".join(advice(kept_up, BOUNDS))
+
+
+def test_a_bound_that_was_not_measured_is_not_near() -> None:
+    unmeasured = trial(32)
+    judged = msgspec.structs.replace(unmeasured.point.sla[0], value=None, verdict="inconclusive")
+    point = msgspec.structs.replace(unmeasured.point, sla=(judged, unmeasured.point.sla[1]))
+    near = trial(64, ttft=600)
+    assert best_of([Trial(unmeasured.setting, point), near]) is near
+
+
 def test_an_overloaded_run_meets_nothing() -> None:
     assert not trial(overloaded=True).meets
     assert "lower --rate" in " ".join(advice(trial(overloaded=True), BOUNDS))
