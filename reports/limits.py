@@ -45,13 +45,13 @@ class Limit:
 
 
 def annotated(points: Sequence[Point]) -> list[Point]:
-    """The points, each with what limits it and why; its neighbours say whether TPOT rises from one to the next."""
+    """The points, each with what limits its setting and why, by the medians of all its repeats: the numbers that are
+    shown beside it. The neighbours of a setting say whether TPOT rises from one to the next."""
     curve = merge(points)
+    found = {one.values: cause(neighbours(curve, one.values)[0], one.point) for one in curve if one.runs}
     told = []
     for point in points:
-        name, why = None, None
-        if point.error is None:
-            name, why = cause(neighbours(curve, point.values)[0], point)
+        name, why = found[point.values] if point.error is None else (None, None)
         told.append(msgspec.structs.replace(point, limit=name, why=why))
     return told
 

@@ -145,14 +145,12 @@ def _knees(sweep: SweepFile) -> list[Text]:
     texts = []
     for line in series(merge(sweep.points)).values():
         top = knee(line, latency) if len(line) > 2 else None
-        if top is not None:
-            texts.append(
-                Text.assemble(
-                    ("Knee: ", "bold"),
-                    f"{label_of(sweep.params, top.values)}. Beyond it, 1 % more throughput costs more than 1 % of "
-                    f"{NAMES[latency].removesuffix(' in ms')}.",
-                )
-            )
+        if top is None:
+            continue
+        beyond = f"Beyond it, 1 % more throughput costs more than 1 % of {NAMES[latency].removesuffix(' in ms')}."
+        if top is line[-1]:
+            beyond = "It may lie beyond, as nothing larger was tried."
+        texts.append(Text.assemble(("Knee: ", "bold"), f"{label_of(sweep.params, top.values)}. {beyond}"))
     return texts
 
 

@@ -266,6 +266,17 @@ def test_each_point_says_what_limits_it() -> None:
     assert told[5].why is None
 
 
+def test_repeats_say_what_limits_their_setting_by_its_medians() -> None:
+    """Each run's own number in the sentence would contradict the medians beside it, and the recommendation."""
+    repeats = [
+        msgspec.structs.replace(one, signals=Signals(device_busy=0.9, waiting_mean=waiting))
+        for one, waiting in zip(runs([100, 110, 130]), (2.0, 8.0, 9.0), strict=True)
+    ]
+    told = annotated(repeats)
+    assert {one.why for one in told} == {"8.0 requests wait on average (device 90% busy)"}
+    assert "8.0 requests wait" in recommend(["max-num-seqs"], told).reason
+
+
 @pytest.mark.parametrize(
     ("rate", "completed_per_s", "seconds", "arrival", "saturated"),
     [

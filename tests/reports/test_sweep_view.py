@@ -71,6 +71,13 @@ def test_a_rate_sweep_has_latency_against_rate_with_its_knee_and_goodput() -> No
     assert "→ 4" in text
 
 
+def test_nothing_is_said_of_what_lies_beyond_a_knee_at_the_end() -> None:
+    speeds = ((1, 100, 9.0), (2, 190, 10.0), (4, 370, 11.0))
+    text = shown(sweep_of(["max-num-seqs"], [point(n, speed=tok, ttft=5.0, tpot=ms) for n, tok, ms in speeds]))
+    assert "Knee: max-num-seqs 4. It may lie beyond, as nothing larger was tried." in " ".join(text.split())
+    assert "more throughput costs" not in text
+
+
 def grid() -> SweepFile:
     made = [
         point(seats, mode, speed=speed, ttft=900.0 / seats, tpot=10.0 + seats, mode=mode, max_over_mean=2.25)
