@@ -9,6 +9,7 @@ signals.jsonl   samples
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -157,6 +158,15 @@ def rebuild(folder: Path, criteria: Criteria | None = None) -> RunFile:
     run = completed_run(record, header, notes)
     write_atomic(folder / RUN, run)
     return run
+
+
+def discard(folder: Path) -> None:
+    """Delete a run that was broken off. FolderError for a folder of something else, which stays as it is."""
+    ours = {RUN, REQUESTS, TOKENS, STEPS, STEPS_DTYPE, SIGNALS, f"{RUN}.tmp", f"{STEPS_DTYPE}.tmp"}
+    with disk(folder):
+        if not (folder / RUN).exists() and (others := sorted({one.name for one in folder.iterdir()} - ours)):
+            raise FolderError(f"{folder} holds {others[0]} and no run; a run is to go there, so move it away")
+        shutil.rmtree(folder)
 
 
 def _claim(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.run import measure
 from cbbench.experiment.servers import Benches
 from reports.files import FolderError
-from reports.folder import read_run
+from reports.folder import discard, read_run
 
 FOLDER = "burst"
 
@@ -27,7 +26,8 @@ def burst_capacity(base: RunConfig, benches: Benches, folder: Path) -> float | N
     except FolderError:
         usable = False
     if not usable:
-        shutil.rmtree(place, ignore_errors=True)
+        if place.exists():
+            discard(place)
         print("all requests at once, to see about how many a second are served", file=sys.stderr)
         with benches.at(config, {}, folder / f"{FOLDER}.server.log") as (bench, served):
             run = measure(bench, served, place, title=FOLDER)

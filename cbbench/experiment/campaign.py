@@ -5,9 +5,11 @@ It resumes: finished runs are known by their setting, their repeat and their con
 
 from __future__ import annotations
 
-import shutil
+import fcntl
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -20,7 +22,7 @@ from cbbench.experiment.servers import Benches, work_of
 from cbbench.experiment.targets import Setting, Sweep, Target
 from engines.base import EngineError
 from reports.curves import point_of, read_sweep, short_label, write_sweep
-from reports.folder import rebuild
+from reports.folder import RUN, discard, rebuild
 from reports.limits import annotated
 from reports.recommend import recommend
 from reports.schema import Point, RunFile, SweepFile
@@ -37,8 +39,9 @@ class Campaign:
         self._every_rate = every_rate
         self._pace = Pace()
         earlier = sweep_before(folder, sweep.params)
-        # Points without numbers are tried again.
-        finished = [point for point in earlier.points if point.error is None] if earlier else []
+        # Points without numbers are tried again, and those whose run is not there any more.
+        points = earlier.points if earlier else ()
+        finished = [one for one in points if one.error is None and (folder / one.folder / RUN).exists()]
         self._done = {(point.values, point.repeat): self._judged_anew(point) for point in finished}
         repeats = max([sweep.repeats, *(repeat + 1 for _, repeat in self._done)])
         self.state = SweepFile(params=sweep.params, settings=(), repeats=repeats, sla=base.sla)
@@ -47,12 +50,16 @@ class Campaign:
     def settings_done(self) -> list[Setting]:
         return list(dict.fromkeys(setting for setting, _ in self._done))
 
-    def begin(self, settings: Sequence[Setting], *, adaptive: bool = False) -> None:
-        """Make the folder and say what is asked for; runs from before that are not asked for again come behind."""
+    @contextmanager
+    def begun(self, settings: Sequence[Setting], *, adaptive: bool = False) -> Iterator[None]:
+        """Make the folder, keep other sweeps out of it, and say what is asked for; runs from before that are not asked
+        for again come behind."""
         asked = tuple(dict.fromkeys((*settings, *self.settings_done)))
         self._shared_sha256(asked)  # a workload that cannot be is said before there is a folder
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._save(settings=asked, adaptive=adaptive)
+        with claimed(self.folder):
+            self._save(settings=asked, adaptive=adaptive)
+            yield
 
     def measure(self, settings: Sequence[Setting]) -> bool:
         """Every repeat of these settings that is not there yet. False when Ctrl-C ended it."""
@@ -83,8 +90,8 @@ class Campaign:
     def _measured(self, target: Target, title: str) -> Point | None:
         """The point, or None if Ctrl-C broke it off: then it is measured again when the sweep resumes."""
         place, config = self.folder / target.folder, target.config
-        if place.exists():  # left by a sweep that was broken off
-            shutil.rmtree(place)
+        if place.exists():
+            discard(place)  # left by a sweep that was broken off
         if config is None:
             return self._failed(target, target.error, 2, title)
         log = self.folder / f"{target.folder}.server.log"
@@ -176,6 +183,23 @@ class Campaign:
 def gain(bench: Bench, config: RunConfig, result: RunFile) -> float | None:
     """What continuous batching gains over static batching with these seats: of engines of ours alone."""
     return max_over_mean(bench.plan(config).output_tokens, config.max_num_seqs) if result.engine.mode else None
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Nobody else's while it lasts, however this process ends. UsageError if it is somebody's already: two sweeps would
+    write into each other's runs."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"--output: another sweep is at work in {folder}; choose another folder") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(handle)
 
 
 def sweep_before(folder: Path, params: Sequence[str]) -> SweepFile | None:

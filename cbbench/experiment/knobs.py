@@ -110,7 +110,7 @@ def _typed(param: str, words: Sequence[str], text: str) -> list[Value]:
     except (ValueError, KeyError):
         raise UsageError(f"--values: {param} takes {KINDS[kind]}, got {text!r}") from None
     for value in values:
-        check(param, value)
+        check(param, value, "--values")
     return values
 
 
@@ -125,13 +125,13 @@ def as_number(value: float) -> int | float:
     return int(value) if value.is_integer() else value
 
 
-def check(param: str, value: Value) -> None:
-    """The value by itself; how it goes with the other settings shows later. UsageError."""
+def check(param: str, value: Value, flag: str) -> None:
+    """The value by itself; how it goes with the other settings shows later. UsageError, which names the flag."""
     given = {field_of(param): value}
     try:
         msgspec.convert(given, RunConfig)
     except msgspec.ValidationError as error:
-        raise UsageError(f"--values: {param} {explain_validation(error, given)[1]}") from None
+        raise UsageError(f"{flag}: {param} {explain_validation(error, given)[1]}") from None
 
 
 def kind_of(param: str) -> type[int] | type[float] | type[bool] | type[str]:

@@ -15,7 +15,7 @@ from cbbench.experiment.adaptive import Round, Search, next_round
 from cbbench.experiment.bounds import Bounds, bounds_of_plan, bounds_of_rate, parse_between
 from cbbench.experiment.burst import burst_capacity
 from cbbench.experiment.campaign import Campaign
-from cbbench.experiment.knobs import field_of, is_servers_own, kind_of, parse_grid, parse_params
+from cbbench.experiment.knobs import check, field_of, is_servers_own, kind_of, parse_grid, parse_params
 from cbbench.experiment.run import default_folder
 from cbbench.experiment.servers import Benches, BenchPerPoint, OneBench
 from cbbench.experiment.targets import Setting, Sweep
@@ -59,10 +59,10 @@ def _grid(swept: Sweep, asked: Asked) -> int:
     settings = parse_grid(swept.params, asked.values, swept.given.get("launch"))
     base = _base(swept, settings)
     campaign = _campaign(swept, base, asked)
-    campaign.begin(settings)
-    whole = campaign.measure(campaign.state.settings)
-    if whole and campaign.state.skipped:
-        campaign.finish("Higher rates were skipped: arrivals outran completions at a lower one.")
+    with campaign.begun(settings):
+        whole = campaign.measure(campaign.state.settings)
+        if whole and campaign.state.skipped:
+            campaign.finish("Higher rates were skipped: arrivals outran completions at a lower one.")
     return _end(campaign, base, whole)
 
 
@@ -77,23 +77,25 @@ def _adaptive(swept: Sweep, asked: Asked) -> int:
     between = (
         None if asked.between is None else parse_between(asked.between, whole=None if kind is None else kind is int)
     )
+    for bound in between if between is not None and kind is not None else ():
+        check(param, bound, "--between")
     base = _base(swept, [(between[0],)] if between else [])
     campaign = _campaign(swept, base, asked)
     bounds = between or (None if param == "rate" else _bounds(param, base, campaign))
-    campaign.begin([], adaptive=True)
-    if bounds is None:
-        capacity = burst_capacity(base, campaign.benches, campaign.folder)
-        if capacity is None:  # Ctrl-C
-            return _end(campaign, base, False)
-        bounds = bounds_of_rate(capacity)
-    search = Search(*bounds, isinstance(bounds[1], int) and kind is not float, param == "rate" and kind is float,
-                    latency_of_knee(swept.params), bool(base.sla))  # fmt: skip
-    whole, step = campaign.measure(campaign.settings_done), Round((), "")
-    while whole and (step := next_round(search, merge(campaign.state.points))).values:
-        print(f"{step.why}: {param} {', '.join(map(str, step.values))}", file=sys.stderr)
-        whole = campaign.measure([(value,) for value in step.values])
-    if whole:
-        campaign.finish(step.why)
+    with campaign.begun([], adaptive=True):
+        if bounds is None:
+            capacity = burst_capacity(base, campaign.benches, campaign.folder)
+            if capacity is None:  # Ctrl-C
+                return _end(campaign, base, False)
+            bounds = bounds_of_rate(capacity)
+        search = Search(*bounds, isinstance(bounds[1], int) and kind is not float, param == "rate" and kind is float,
+                        latency_of_knee(swept.params), bool(base.sla))  # fmt: skip
+        whole, step = campaign.measure(campaign.settings_done), Round((), "")
+        while whole and (step := next_round(search, merge(campaign.state.points))).values:
+            print(f"{step.why}: {param} {', '.join(map(str, step.values))}", file=sys.stderr)
+            whole = campaign.measure([(value,) for value in step.values])
+        if whole:
+            campaign.finish(step.why)
     return _end(campaign, base, whole)
 
 

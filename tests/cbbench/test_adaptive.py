@@ -172,6 +172,7 @@ def test_other_knobs(cbbench: Call, param: str, arguments: tuple[object, ...]) -
         (("rate", "--values", "1", "--between", "1,2"), "--between"),
         (("block-size", "--adaptive"), "say --between LOW,HIGH"),
         (("max-num-seqs", "--adaptive", "--num-requests", 1), "can only be 1"),
+        (("max-num-seqs", "--adaptive", "--between", "1,1e9"), "--between: max-num-seqs must be a whole number <= 655"),
     ],
 )
 def test_bad_input(cbbench: Call, arguments: tuple[object, ...], words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cbbench.experiment.campaign import claimed
 from tests.cbbench.conftest import TINY, Outcome
 from tests.cbbench.test_interrupt import wait_for_lines
 
@@ -54,6 +56,39 @@ def test_finished_points_are_kept_and_new_ones_added(cbbench: Call) -> None:
     assert [point["values"] for point in state()["points"]] == [[1], [2], [4]]
     assert all(point["sla"] for point in state()["points"]), "old points are judged by the new SLA"
     assert Path("out/max-num-seqs-4/requests.jsonl").read_bytes() == before
+
+
+def test_a_run_that_is_not_there_any_more_is_measured_again(cbbench: Call) -> None:
+    cbbench(*SWEEP, "--values", "1,4")
+    shutil.rmtree("out/max-num-seqs-4")
+    outcome = cbbench(*SWEEP, "--values", "1,4")
+    assert outcome.code == 0, outcome.err
+    assert outcome.err.count("already there") == 1
+    assert Path("out/max-num-seqs-4/run.json").exists()
+
+
+def test_what_is_not_a_run_is_not_deleted_for_one(cbbench: Call) -> None:
+    cbbench(*SWEEP, "--values", "1")
+    notes = Path("out/max-num-seqs-4/notes.txt")
+    notes.parent.mkdir()
+    notes.write_text("mine")
+    outcome = cbbench(*SWEEP, "--values", "1,4")
+    assert outcome.code == 2
+    assert "notes.txt" in outcome.error_line
+    assert notes.read_text() == "mine"
+    notes.rename("notes.txt")
+    assert cbbench(*SWEEP, "--values", "1,4").code == 0
+
+
+def test_two_sweeps_do_not_write_into_one_folder(cbbench: Call) -> None:
+    cbbench(*SWEEP, "--values", "1")
+    before = state()
+    with claimed(Path("out")):
+        outcome = cbbench(*SWEEP, "--values", "1,4")
+    assert outcome.code == 2
+    assert "another sweep is at work in out" in outcome.error_line
+    assert state() == before
+    assert cbbench(*SWEEP, "--values", "1,4").code == 0
 
 
 @pytest.mark.parametrize("change", [("--max-num-batched-tokens", 64), ("--seed", 1)])
