@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -83,6 +83,11 @@ class ClientReport(msgspec.Struct, frozen=True):
     core_wait_s: float | None = None  # ready to run, but other work on the machine had the cores; beside cpu_s
 
 
+# As far as a column of 64 bits holds them; a line beyond that was not written by us.
+Ns = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+
+
 class Stint(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One stay of a request in a seat. Steps count from 1; `sampled` is the first step that gave it a token, 0 if none.
 
@@ -90,10 +95,10 @@ class Stint(msgspec.Struct, frozen=True, array_like=True, gc=False):
     |<-- prefill -->|<--- decode --->|        (both ends are inside the stay)
     """
 
-    slot: int
-    admitted: int
-    sampled: int
-    ended: int
+    slot: Count
+    admitted: Count
+    sampled: Count
+    ended: Count
 
 
 class RequestRow(msgspec.Struct, frozen=True, gc=False):
@@ -102,27 +107,27 @@ class RequestRow(msgspec.Struct, frozen=True, gc=False):
     There may be a million of them. They hold nothing that could hold them, so the garbage collector need not look.
     """
 
-    i: int
-    scheduled: int
-    submitted: int | None
-    sent: int | None
-    first_byte: int | None
-    first: int | None
-    last: int | None
-    end: int
-    prompt_tokens: int
-    output_tokens: int
+    i: Count
+    scheduled: Ns
+    submitted: Ns | None
+    sent: Ns | None
+    first_byte: Ns | None
+    first: Ns | None
+    last: Ns | None
+    end: Ns
+    prompt_tokens: Count
+    output_tokens: Count
     status: Status
     finish_reason: str | None  # stop | length | rejected | aborted | error, or the class of a failure over HTTP
     error: str | None
     token_source: str  # engine | usage | counted
     tenant: str
-    priority: int
-    preemptions: int
-    events_at: int  # offset of this request's token events in tokens.bin, in values
-    events: int
+    priority: Ns
+    preemptions: Count
+    events_at: Count  # offset of this request's token events in tokens.bin, in values
+    events: Count
     stints: tuple[Stint, ...] = ()
-    first_answer: int | None = None  # first token of the answer, where reasoning came before it
+    first_answer: Ns | None = None  # first token of the answer, where reasoning came before it
 
 
 class GpuSample(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import MISSING, RequestRow, Rows, Stint
+from engines.base import MISSING, Ns, RequestRow, Rows, Stint
 from workloads.plan import IntColumn
 
 FIELDS = RequestRow.__struct_fields__
@@ -125,4 +125,4 @@ class RequestTable(Rows):
 
 
 # The times that may never have come.
-TIMES = tuple(field.name for field in msgspec.structs.fields(RequestRow) if field.type == int | None)
+TIMES = tuple(field.name for field in msgspec.structs.fields(RequestRow) if field.type == Ns | None)

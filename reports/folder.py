@@ -116,7 +116,12 @@ class RunWriter:
 
 def read_run(folder: Path) -> RunFile:
     """run.json, typed; a header alone has no summary. FolderError if it is missing, broken or of another schema."""
-    return read_json(folder / RUN, RunFile, RUN_SCHEMA)
+    run = read_json(folder / RUN, RunFile, RUN_SCHEMA)
+    try:
+        parse_all(run.criteria.sla)
+    except ValueError as error:
+        raise FolderError(f"{folder / RUN}: criteria: {error}") from None
+    return run
 
 
 def read_record(folder: Path) -> RunRecord:
@@ -129,6 +134,9 @@ def load(folder: Path) -> Loaded:
     run = read_run(folder)
     notes: list[str] = []
     rows = _read_rows(folder, notes)
+    ended = 0 if run.summary is None else run.summary.requests.ended
+    if len(rows) < ended and not notes:
+        notes.append(f"{REQUESTS}: {ended - len(rows):,} of the {ended:,} requests that ended are not in it")
     values = read_array(folder / TOKENS, TOKEN_DTYPE, notes)
     steps = _read_steps(folder, notes)
     rows = _with_events(rows, values, steps.shape[0] if run.event_unit == "step" else None, notes)

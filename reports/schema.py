@@ -5,7 +5,7 @@ Times are ms in latencies and s elsewhere, as every name says. Which number mean
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -64,8 +64,8 @@ class Criteria(msgspec.Struct, frozen=True):
     """What the run is judged by; kept in the header so that a rebuilt run is judged alike."""
 
     sla: tuple[str, ...] = ()
-    confidence: float = 0.95
-    max_failure_rate: float = 0.01
+    confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.95
+    max_failure_rate: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
 
 
 class Requests(msgspec.Struct, frozen=True):
@@ -75,6 +75,11 @@ class Requests(msgspec.Struct, frozen=True):
     failed: int  # rejected ones too
     cancelled: int
     errors: dict[str, int] = {}  # of failed requests: their finish_reason or error -> how many
+
+    @property
+    def ended(self) -> int:
+        """Each has a line in requests.jsonl."""
+        return self.completed + self.failed + self.cancelled
 
 
 class Steady(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from engines.base import RunRecord
 from reports.curves import label_of, read_sweep
 from reports.document import Report
 from reports.files import FolderError, disk, write_whole
-from reports.folder import read_record
+from reports.folder import load
 from reports.interop import as_vllm_json, is_result, read_results
 from reports.pages.pair import labels_of, pair_report
 from reports.pages.reported import Reported, reported
@@ -25,6 +25,7 @@ from reports.pages.sweep import sweep_report
 from reports.render.csv import points_csv, requests_csv
 from reports.render.markdown import report_markdown
 from reports.schema import RunFile, SweepFile
+from reports.tuning.file import TUNE
 
 FORMATS = ("html", "md", "csv", "png", "svg", "vllm-json")
 PICTURES = ("png", "svg")
@@ -89,6 +90,8 @@ def source_of(folders: Sequence[Path]) -> Source:
     """UsageError for what cannot be reported on together."""
     if len(folders) > 2:
         raise UsageError(f"report takes one run or sweep, or two runs, got {len(folders)} folders")
+    if tunings := [one for one in folders if (one / TUNE).exists()]:
+        raise UsageError(f"--format: {tunings[0]} is a tuning, which cbbench report shows in the terminal alone")
     sweeps = [one for one in folders if not is_result(one) and is_sweep(one)]
     if sweeps and len(folders) > 1:
         raise UsageError(f"report takes two runs, but {sweeps[0]} is a sweep")
@@ -108,7 +111,7 @@ def source_of(folders: Sequence[Path]) -> Source:
 def _measured(path: Path) -> tuple[RunFile, RunRecord]:
     """A run of ours, or another tool's result with single requests, which charts are drawn of."""
     if not is_result(path):
-        return finished_run(path), read_record(path)
+        return noted(path)
     found = read_results(path)
     if len(found) > 1:
         raise UsageError(f"{path}: {len(found)} results in one file: cbbench compare shows them side by side")
@@ -119,14 +122,22 @@ def _measured(path: Path) -> tuple[RunFile, RunRecord]:
     return found[0].run, found[0].record
 
 
+def noted(folder: Path) -> tuple[RunFile, RunRecord]:
+    """A run, with what its raw files lack by now among its notes: charts and tables of requests are drawn from them."""
+    run = finished_run(folder)
+    record, notes = load(folder)
+    for note in notes:
+        print(f"note: {folder}: {note}", file=sys.stderr)
+    return msgspec.structs.replace(run, notes=tuple(dict.fromkeys((*run.notes, *notes)))), record
+
+
 def evidence_of(folder: Path, sweep: SweepFile) -> tuple[Reported, ...]:
     """The first run of the recommended setting, or else of any, that is still there."""
     chosen = sweep.recommendation.values if sweep.recommendation else None
     ran = [one for one in sweep.points if one.error is None]
     for point in sorted(ran, key=lambda one: one.values != chosen):
         try:
-            run = finished_run(folder / point.folder)
-            return (reported(label_of(sweep.params, point.values), run, read_record(folder / point.folder)),)
+            return (reported(label_of(sweep.params, point.values), *noted(folder / point.folder)),)
         except FolderError:  # it was moved away; the sweep itself has the numbers
             continue
     return ()

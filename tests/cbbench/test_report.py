@@ -118,6 +118,23 @@ def test_a_run_that_crashed_is_rebuilt_first(cbbench: Call, runs: None) -> None:
     assert "12 of 12" in outcome.out
 
 
+def test_lines_that_are_gone_are_said_wherever_requests_are_shown(cbbench: Call, runs: None) -> None:
+    path = Path("static/requests.jsonl")
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:7]))
+    said = "5 of the 12 requests that ended are not in it"
+    assert said in " ".join(cbbench("report", "static").out.split())
+    outcome = cbbench("report", "static", "--format", "md")
+    assert said in outcome.out
+    assert said in outcome.err
+
+
+def test_a_tuning_has_no_page_yet(cbbench: Call) -> None:
+    assert cbbench("tune", *SIMULATED, "--sla", "p99_ttft_ms<=60000", "-o", "tuned").code == 0
+    outcome = cbbench("report", "tuned", "--format", "html")
+    assert outcome.code == 2
+    assert "tuned is a tuning" in outcome.error_line
+
+
 def test_without_the_extra(cbbench: Call, runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     import reports.render
 

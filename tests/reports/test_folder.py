@@ -157,6 +157,27 @@ def test_a_corrupt_line_costs_one_request(tmp_path: Path) -> None:
     assert rebuild(tmp_path / "run").notes == notes
 
 
+@pytest.mark.parametrize("field", ["first", "prompt_tokens", "events_at", "i"])
+@pytest.mark.parametrize("value", [-(10**30), 10**30])
+def test_a_number_that_no_column_holds_is_a_corrupt_line(tmp_path: Path, field: str, value: int) -> None:
+    write(tmp_path / "run", bus_stop())
+    path = tmp_path / "run" / "requests.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps(json.loads(lines[0]) | {field: value}), *lines[1:], ""]))
+    made, notes = load(tmp_path / "run")
+    assert [one.i for one in made.rows] == [1, 2]
+    assert notes == ("requests.jsonl: 1 corrupt lines are left out",)
+
+
+def test_lines_that_are_gone_from_a_finished_run_are_said(tmp_path: Path) -> None:
+    write(tmp_path / "run", bus_stop())
+    path = tmp_path / "run" / "requests.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    assert load(tmp_path / "run").notes == ("requests.jsonl: 1 of the 3 requests that ended are not in it",)
+    path.unlink()
+    assert "3 of the 3 requests" in load(tmp_path / "run").notes[0]
+
+
 def test_short_token_events_are_told_from_a_short_ledger(tmp_path: Path) -> None:
     write(tmp_path / "run", bus_stop((3, 5, 9)))
     os.truncate(tmp_path / "run" / "tokens.bin", 4 * 10)
@@ -271,6 +292,11 @@ def test_versions_and_scalars_of_libraries_are_written_as_plain_values(tmp_path:
         write_atomic(tmp_path / "x.json", {"it": object()})
 
 
+def run_json(**criteria: object) -> str:
+    made: dict[str, object] = msgspec.to_builtins(header())
+    return json.dumps(made | {"criteria": criteria})
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -279,6 +305,8 @@ def test_versions_and_scalars_of_libraries_are_written_as_plain_values(tmp_path:
         ('{"schema": "vllm"}', 'its schema is "vllm"'),
         ("[]", "Expected `object`"),
         ('{"schema": "cbbench.run/1", "engine": 3}', "Expected `object`"),
+        (run_json(sla=["junk"]), 'SLA "junk"'),
+        (run_json(confidence=5), "$.criteria.confidence"),
     ],
 )
 def test_what_is_no_run_says_so(tmp_path: Path, content: str | None, says: str) -> None:
