@@ -41,9 +41,15 @@ def write_atomic(path: Path, content: object) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """The file as it was or with all of `data`, never in between. FolderError when the disk will not take it."""
+    """The file as it was or with all of `data`, never in between. FolderError when the disk will not take it.
+
+    A pipe or a device, and what a link stands for, are written to where they are: /dev/stdout must not become a file.
+    """
     temporary = path.with_name(path.name + ".tmp")
     with disk(path):
+        if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
+            path.write_bytes(data)
+            return
         try:
             with open(temporary, "wb") as file:
                 file.write(data)

@@ -15,7 +15,7 @@ from rich.console import Console
 from cbbench.config import UsageError
 from reports.budgets import DEFAULTS, Budget, parse_budgets
 from reports.checks import Check, GateResult, gate_result, sla_checks
-from reports.files import disk
+from reports.files import disk, write_whole
 from reports.gate import parse_all
 from reports.interop import read_any
 from reports.mlperf import CONFIDENCE, WINDOW_S, expand, is_preset
@@ -177,4 +177,4 @@ def _tell_github(result: GateResult) -> None:
 def _save(path: Path, data: bytes) -> None:
     with disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+    write_whole(path, data)

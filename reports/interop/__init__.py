@@ -8,7 +8,7 @@ from pathlib import Path
 from reports.files import FolderError
 from reports.interop import aiperf, guidellm, vllm
 from reports.interop.documents import Document, read_documents
-from reports.interop.results import Result, stored
+from reports.interop.results import Result, checked, stored
 from reports.interop.vllm_json import as_vllm_json
 from reports.stored import Judgement, Stored, find_runs, read_stored
 
@@ -45,10 +45,10 @@ def read_results(path: Path, judgement: Judgement = AS_IT_IS) -> list[Stored]:
     file = _of_aiperf(path) or path
     documents = read_documents(file)
     try:
-        results = _results(file, documents)
+        results = [checked(one) for one in _results(file, documents)]
     except FolderError as error:
         raise FolderError(f"{file}: {error}") from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # every tool's format moves on
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:  # every tool's format moves on
         said = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise FolderError(f"{file}: not in a form that is read here: {said} (docs/gates.md says which are)") from None
     return [stored(path, one, judgement) for one in results]

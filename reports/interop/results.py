@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 
 from engines.base import RequestRow, RunRecord, Status
+from reports.files import FolderError
 from reports.interop.judging import UNSEEN, judged_by_summary
 from reports.schema import Criteria, Distribution, EngineInfo, PacingInfo, RunFile, Summary, WorkloadInfo
 from reports.stored import Judgement, Stored
@@ -20,6 +22,9 @@ FROM_SENDING = "latencies are from sending, so a wait before it is not seen, nor
 NO_HASH = "which requests were sent is not said, so a comparison takes --allow-different"
 
 LONGEST_GAP_US = 2**32 - 1
+MOST_TOKENS = 2**31 - 1
+FARTHEST_NS = 2**62  # 146 years; clocks may count from 1970
+ROUNDING_NS = 1_000_000  # tools round the latency of a request and its parts each by itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +59,48 @@ class Result:
     failures_known: bool = True
     interrupted: bool = False
     notes: tuple[str, ...] = field(default_factory=tuple)
+
+
+def checked(result: Result) -> Result:
+    """The same, if its numbers can be true at all. FolderError that names the first that cannot."""
+    for name, kind in (("model", str | None), ("pacing", PacingInfo), ("summary", Summary | None)):
+        try:
+            msgspec.convert(msgspec.to_builtins(getattr(result, name)), kind)
+        except msgspec.ValidationError as error:
+            raise FolderError(f"{name}: {error}") from None
+    for at, one in enumerate(result.requests or ()):
+        if wrong := _impossible(one):
+            raise FolderError(f"request {at}: {wrong}")
+    if result.summary is not None:
+        for name, value in _numbers(msgspec.to_builtins(result.summary)):
+            if not 0 <= value < math.inf:
+                raise FolderError(f"{name} is {value}, which nothing can measure")
+    return result
+
+
+def _impossible(one: Asked) -> str | None:
+    for name, tokens in (("prompt", one.prompt_tokens), ("output", one.output_tokens)):
+        if not isinstance(tokens, int) or not 0 <= tokens <= MOST_TOKENS:
+            return f"{tokens} {name} tokens"
+    times = (one.scheduled_ns, one.sent_ns, one.first_ns, one.last_ns, one.end_ns)
+    if any(at is not None and abs(at) > FARTHEST_NS for at in times):
+        return "a time beyond all bounds"
+    if any(gap < 0 for gap in one.gaps_us):
+        return "a gap between its tokens is below 0"
+    if one.first_ns is not None and one.first_ns < one.sent_ns:
+        return f"its first token came {(one.sent_ns - one.first_ns) / 1e9:g} s before it was sent"
+    if one.first_ns is not None and one.last_ns is not None and one.last_ns < one.first_ns - ROUNDING_NS:
+        return "its last token came before its first"
+    return None
+
+
+def _numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
+    """Every number in there, with the names on the way to it."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _numbers(inner, f"{name}.{key}".lstrip("."))
+    elif isinstance(value, int | float):
+        yield name, value
 
 
 def stored(path: Path, result: Result, judgement: Judgement) -> Stored:

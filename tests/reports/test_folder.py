@@ -282,6 +282,19 @@ def test_run_json_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not list((tmp_path / "run").glob("*.tmp"))
 
 
+def test_a_pipe_and_a_link_are_written_to_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    files.write_whole(tmp_path / "link", b"1")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"1"
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    files.write_whole(tmp_path / "pipe", b"2")
+    assert os.read(reader, 9) == b"2"
+    os.close(reader)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "link", "pipe"]
+
+
 def test_versions_and_scalars_of_libraries_are_written_as_plain_values(tmp_path: Path) -> None:
     class Version(str):
         __slots__ = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,11 @@ DETAILED: dict[str, Any] = {
     "request_rate": "inf", "model_id": "m", "start_times": [100.0, 100.5, 101.0], "input_lens": [10, 10, 10],
     "output_lens": [3, 3, 0], "ttfts": [0.1, 0.2, 0.0], "itls": [[0.02, 0.04], [0.03, 0.03], []],
     "errors": ["", "", "boom"], "duration": 2.0,
+}  # fmt: skip
+FLAT: dict[str, Any] = {
+    "duration": 2.0, "completed": 400, "failed": 0, "request_throughput": 200.0, "output_throughput": 900.0,
+    "request_rate": 200.0, "mean_ttft_ms": 40.0, "median_ttft_ms": 30.0, "std_ttft_ms": 5.0, "p99_ttft_ms": 80.0,
+    "mean_tpot_ms": 0.0,
 }  # fmt: skip
 # Of vllm/benchmarks/serve.py@009e6d4a --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 50,90,95,99,99.9
 # --save-detailed, without what belongs to ramps, probes, drafts and diffusion; generated_texts a run does not keep.
@@ -52,6 +58,11 @@ def verdicts(one: Stored) -> dict[str, str]:
 
 def said(one: Stored) -> str:
     return " ".join(one.notes)
+
+
+def changed(column: str, value: Any) -> str:
+    """DETAILED with another value for its first request."""
+    return json.dumps(DETAILED | {column: [value, *DETAILED[column][1:]]})
 
 
 # vLLM and SGLang
@@ -93,12 +104,9 @@ def test_sglang_without_start_times_has_the_window_it_states(tmp_path: Path) -> 
 
 
 def test_percentiles_alone_prove_nothing_but_can_fail(tmp_path: Path) -> None:
-    flat = {"duration": 2.0, "completed": 400, "failed": 0, "request_throughput": 200.0, "output_throughput": 900.0,
-            "request_rate": 200.0, "mean_ttft_ms": 40.0, "median_ttft_ms": 30.0, "std_ttft_ms": 5.0,
-            "p99_ttft_ms": 80.0, "mean_tpot_ms": 0.0}  # fmt: skip
     slas = ("p99_ttft_ms<=100", "p50_ttft_ms<=20", "p99_tpot_ms<=100", "failure_rate<=0.01", "output_token_per_s>=100",
             "attainment>=0.9")  # fmt: skip
-    one = read(write(tmp_path, flat), *slas)
+    one = read(write(tmp_path, FLAT), *slas)
     assert list(verdicts(one).values()) == ["inconclusive", "fail", "inconclusive", "pass", "pass", "inconclusive"]
     assert "no single requests" in one.run.sla[0].reason
     assert one.record is None
@@ -135,6 +143,18 @@ def test_sglangs_summary_does_not_say_how_many_failed(tmp_path: Path) -> None:
         (json.dumps(DETAILED | {"ttfts": [0.1]}), "differ in length"),
         (json.dumps(DETAILED | {"itls": [1, 2, 3]}), "not in a form that is read"),
         (json.dumps(DETAILED | {"ttfts": None}), "not in a form that is read"),
+        (changed("ttfts", -1.0), "request 0: its first token came 1 s before it was sent"),
+        (changed("ttfts", 1e15), "request 0: a time beyond"),
+        (changed("ttfts", math.inf), "not in a form that is read"),
+        (changed("ttfts", math.nan), "not in a form that is read"),
+        (changed("itls", [-0.5]), "request 0: a gap between its tokens is below 0"),
+        (changed("output_lens", -4), "request 0: -4 output tokens"),
+        (changed("output_lens", 4.5), "request 0: 4.5 output tokens"),
+        (changed("output_lens", 10**25), "output tokens"),
+        (json.dumps(DETAILED | {"model_id": ["x"]}), "model"),
+        (json.dumps(FLAT | {"p99_ttft_ms": -5.0}), "latency.ttft_ms.p99 is -5.0"),
+        (json.dumps(FLAT | {"p99_ttft_ms": math.nan}), "latency.ttft_ms.p99 is nan"),
+        (json.dumps(FLAT | {"p99_ttft_ms": "5"}), "latency.ttft_ms.p99"),
         ('{"benchmarks": []}', "no benchmark"),
         ('{"metadata": {}, "metrics": {"request_latency": {"value": 1, "unit": "h"}}}', "lacks 'timestamp_ns'"),
         ('{"benchmarks": [{"metrics": {}}]}', "lacks 'request_totals'"),
