@@ -38,6 +38,7 @@ from engines.serve.stream import Stream
 from engines.serve.text import Text
 
 BODY_BYTES = 64 << 20  # a prompt of a million token ids fits
+CLIENT_GONE = 499  # nginx's
 SHORT_CHARACTERS = 4096  # up to here, turning text into tokens takes less than a millisecond
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -71,8 +72,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         problem = refusal
     except web.HTTPException as error:
         problem = Refusal(error.status, f"{request.method} {request.path}: {error.reason}")
-    except ConnectionError:
-        raise  # the client has gone
+    except ConnectionError:  # the client has gone: this is read by nobody, and raised it would be logged as ours
+        return web.Response(status=CLIENT_GONE)
     except Exception:
         traceback.print_exc(file=sys.stderr)
         problem = Refusal(500, "internal error; the server's log has the traceback")

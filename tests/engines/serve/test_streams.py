@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import struct
@@ -10,8 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from aiohttp import ClientError, ClientSession, web
+from aiohttp.test_utils import TestServer
 
 from engines.scheduling.quotas import Quota
+from engines.serve.app import errors_as_json
 from tests.engines.serve.serving import Running, echoing, eventually, ids, stream_data
 
 COMPLETIONS = "/v1/completions"
@@ -38,6 +42,27 @@ def test_a_client_that_goes_frees_its_seat_and_its_blocks_within_one_step() -> N
         # The step that runs when the client goes is the last one, or one more that was being planned.
         assert len(executor.launched) <= steps_at_abort[0] + 1
         assert server.complete("de", max_tokens=2)["text"] == "de", "the only seat is free"
+
+
+def test_a_client_that_goes_while_it_is_written_to_is_no_error_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    async def written(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        assert request.transport is not None
+        request.transport.abort()
+        await response.write(b"x")  # raises, as in a stream whose client has just gone
+        return response
+
+    async def ask() -> None:
+        app = web.Application(middlewares=[errors_as_json])
+        app.router.add_get("/", written)
+        async with TestServer(app) as server, ClientSession() as session:
+            with pytest.raises(ClientError):
+                async with session.get(server.make_url("/")) as response:
+                    await response.read()
+
+    asyncio.run(ask())
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("stream", [True, False])
