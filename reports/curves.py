@@ -218,4 +218,8 @@ def read_sweep(folder: Path) -> SweepFile:
             f"{path}: an older cbbench wrote it (cbbench.sweep/1); sweep again into another folder. Its runs can still "
             "be read one by one"
         )
-    return read_json(path, SweepFile, SWEEP_SCHEMA)
+    sweep = read_json(path, SweepFile, SWEEP_SCHEMA)
+    for values in (*sweep.settings, *(one.values for one in sweep.points), *sweep.skipped):
+        if len(values) != len(sweep.params):
+            raise FolderError(f"{path}: {short_label(values)} is no value of each of {', '.join(sweep.params)}")
+    return sweep

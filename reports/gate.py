@@ -59,6 +59,8 @@ def stat_of(metric: str) -> str | None:
 def parse(expr: str) -> Sla:
     """Read one expression. ValueError says what is wrong with it and what would be right."""
     match = EXPRESSION.fullmatch(expr)
+    if expr.startswith("mlperf:"):
+        raise ValueError(f'SLA "{expr}": presets are for a run that is there: cbbench gate RUN --sla {expr}')
     if match is None:
         raise ValueError(f'SLA "{expr}": not of the form METRIC<=NUMBER or METRIC>=NUMBER; {EXAMPLE}')
     metric, upper = match["metric"], match["sign"][0] == "<"

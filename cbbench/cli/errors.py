@@ -41,4 +41,5 @@ def _explain_os_error(error: OSError) -> tuple[str, int]:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{where}the disk is full; what was written before is kept", UNEXPECTED
     users_mistake = isinstance(error, FileNotFoundError | PermissionError | NotADirectoryError | IsADirectoryError)
+    users_mistake |= error.errno == errno.ENAMETOOLONG
     return f"{where}{error.strerror}", USAGE if users_mistake else UNEXPECTED

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from reports.breakdown import breakdown
 from reports.folder import load, read_run
-from reports.render.breakdown import breakdown_table, worst_table
+from reports.render.breakdown import breakdown_view, worst_table
 from reports.worst import worst
 
 SHOWN = 5  # of the worst requests; the first few say what the others would
@@ -27,6 +27,6 @@ def show_breakdown(folder: Path) -> None:
     for note in notes:
         if note not in run.notes:  # those have been shown
             console.print("", Text(f"note: {note}", "yellow"), sep="\n")
-    console.print("", breakdown_table(summary), sep="\n")
+    console.print("", breakdown_view(summary, width=console.width), sep="\n")
     if len(record):
         console.print("", worst_table(worst(record, parts, "ttft", SHOWN), "worst TTFT"), sep="\n")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from reports.render.words import number, share
 from reports.schema import Breakdown, Part
 from reports.worst import Worst
 
+WIDE = 120  # columns, from which on the table has room for words
 WORDS = {
     "client": "not yet sent: capped, or late",
     "intake": "sent, while a step ran",
@@ -32,18 +35,30 @@ REASONS = {
 }
 
 
-def breakdown_table(parts: Breakdown) -> Table:
+def breakdown_view(parts: Breakdown, *, width: int) -> RenderableType:
+    """The table; what its names mean is beside them where there is room, else below."""
+    if width >= WIDE:
+        return breakdown_table(parts)
+    told = [f"{name}: {WORDS[name]}" for name in parts.e2el]
+    told += [f"blocked by {reason}: {REASONS[reason]}" for reason in parts.blocked]
+    return Group(breakdown_table(parts, explained=False), Text("; ".join(told) + ".", "dim"))
+
+
+def breakdown_table(parts: Breakdown, *, explained: bool = True) -> Table:
     """Means over all requests, and over those at or above P99, with their shares of the latency. Times in ms."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("time went to, ms", no_wrap=True)
     for name in ("TTFT", "from P99 on", "E2EL", "from P99 on"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
+    if explained:
+        table.add_column("")
     for name in parts.e2el:
-        table.add_row(name, *_cells(parts.ttft.get(name)), *_cells(parts.e2el[name]), WORDS[name])
+        words = [WORDS[name]] if explained else []
+        table.add_row(name, *_cells(parts.ttft.get(name)), *_cells(parts.e2el[name]), *words)
         if name == "queue":
             for reason, part in parts.blocked.items():
-                table.add_row(f"  blocked: {reason}", *_cells(part), *_cells(None), REASONS[reason], style="dim")
+                words = [REASONS[reason]] if explained else []
+                table.add_row(f"  blocked: {reason}", *_cells(part), *_cells(None), *words, style="dim")
     return table
 
 

@@ -10,7 +10,7 @@ from engines.base import RequestRow, RunRecord, SilentObserver, Stint
 from engines.scheduling.ledger import Blocked
 from engines.simulated.engine import SimulatedEngine
 from reports.breakdown import Breakdown, breakdown, total
-from reports.render.breakdown import breakdown_table, worst_table
+from reports.render.breakdown import breakdown_table, breakdown_view, worst_table
 from reports.worst import worst
 from tests.engines.scheduling.driving import config
 from tests.engines.simulated.laws import LAW, run_step_by_step
@@ -180,3 +180,17 @@ def test_the_tables_name_what_there_is() -> None:
     assert "45.0%" in text  # the queue's share of the tail
     assert "server" not in text
     assert "longest step" in text
+
+
+def test_a_narrow_terminal_gets_the_words_below_the_table() -> None:
+    summary = breakdown(by_hand()).summary()
+    assert summary is not None
+    for width, beside in ((80, False), (160, True)):
+        console = Console(width=width)
+        with console.capture() as out:
+            console.print(breakdown_view(summary, width=width))
+        text = out.get()
+        assert "…" not in text
+        assert ("queue: waiting for a first seat" in " ".join(text.split())) is not beside
+        assert "waiting for a first seat" in " ".join(text.split())
+        assert "no seat was free" in " ".join(text.split())

@@ -164,6 +164,9 @@ def test_sweep_json_is_read_as_written(tmp_path: Path) -> None:
     write_sweep(tmp_path, sweep)
     assert read_sweep(tmp_path) == sweep
     assert msgspec.json.decode((tmp_path / "sweep.json").read_bytes())["schema"] == "cbbench.sweep/2"
+    write_sweep(tmp_path, msgspec.structs.replace(sweep, params=("rate", "mode")))
+    with pytest.raises(FolderError, match="3 is no value of each of rate, mode"):
+        read_sweep(tmp_path)
     (tmp_path / "sweep.json").write_text('{"schema": "cbbench.run/1"}')
     with pytest.raises(FolderError, match="its schema"):
         read_sweep(tmp_path)
