@@ -25,15 +25,21 @@ def blocks_for_every_seat(plan: RequestPlan, config: RunConfig, max_model_len: i
 
 
 def refuse_what_never_fits(config: RunConfig, plan: RequestPlan, scheduler: SchedulerConfig) -> None:
-    """UsageError, before the run, where the whole KV pool is too small for a single request."""
+    """UsageError, before the run, where the whole KV pool, or all that its tenant may hold of it, is too small for a
+    single request."""
     if config.misfit == "reject":
         return
     needed = blocks_of_requests(plan, scheduler.block_size)
-    misfits = np.flatnonzero(needed > scheduler.kv_blocks)
-    if misfits.size:
-        first = int(misfits[0])
-        raise UsageError(
-            f"--kv-blocks {scheduler.kv_blocks}: too few for {misfits.size} of {len(plan)} requests; the first, "
-            f"request {first}, needs {needed[first]} blocks of {scheduler.block_size} tokens "
-            "(--misfit reject runs the others)"
-        )
+    pools = [(f"--kv-blocks {scheduler.kv_blocks}", scheduler.kv_blocks, np.ones(len(plan), np.bool_))]
+    for code, tenant in enumerate(plan.tenants):
+        if tenant in scheduler.quotas and (held := scheduler.quotas[tenant].kv_blocks) is not None:
+            pools.append((f"--quota {tenant}:kv-blocks={held}", held, plan.tenant == code))
+    for flag, blocks, concerned in pools:
+        misfits = np.flatnonzero(concerned & (needed > blocks))
+        if misfits.size:
+            first = int(misfits[0])
+            raise UsageError(
+                f"{flag}: too few for {misfits.size} of {np.count_nonzero(concerned)} requests; the first, request "
+                f"{first}, needs {needed[first]} blocks of {scheduler.block_size} tokens "
+                "(--misfit reject runs the others)"
+            )

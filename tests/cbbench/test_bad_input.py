@@ -24,6 +24,7 @@ Call = Callable[..., Outcome]
         (["--workload", "prompt=fixed(64);output=fixed(64)", "--max-model-len", "100"], ["100"]),
         (["--workload", "none.csv"], ["none.csv"]),
         (["--workload", "prompt=fixed(64);output=fixed(64)", "--kv-blocks", "7"], ["--kv-blocks", "8", "7"]),
+        (["--tenants", "a;b", "--quota", "b:kv-blocks=1"], ["--quota b:kv-blocks=1", "too few", "--misfit reject"]),
         (["--arrival", "weekly", "--rate", "1"], ["weekly", "poisson"]),
         (["--rate", "0"], ["--rate"]),
         (["--num-requests", "0"], ["--num-requests"]),
