@@ -1,13 +1,13 @@
 """Where settings come from: what the workload suggests, then cbbench.toml, then the command line; the last one wins.
 
 cbbench.toml holds settings by the names of the long flags; its tables `[run]`, `[sweep]`, `[tune]` and `[serve]` are
-for one command alone.
+for one command alone. Of several `--config` files a later one wins over an earlier one.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,10 +23,10 @@ DEFAULT_FILE = Path("cbbench.toml")
 
 def gather(command: Command, options: Mapping[str, Any]) -> dict[str, Any]:
     """Every setting that somebody chose, by field name, for `build_config`. `options`: as Typer gives them."""
-    file = options.get("config")
+    files = [Path(file) for file in options.get("config") or ()]
     ours = ("config", "debug")
     flags = {key: value for key, value in options.items() if key not in ours and value is not None and value != []}
-    chosen = read_config_file(file, command) | flags
+    chosen = read_config_files(files, command) | flags
     if command == "serve" or "tenants" in chosen:  # there is no single workload to suggest anything
         return chosen
     suggested = suggestions(str(chosen.get("workload", RunConfig().workload)))
@@ -35,12 +35,17 @@ def gather(command: Command, options: Mapping[str, Any]) -> dict[str, Any]:
     return suggested | chosen
 
 
-def read_config_file(path: Path | None, command: Command) -> dict[str, Any]:
-    """Settings of the file for `command`, by field name; {} when no file was named and there is none here."""
-    if path is None:
-        if not DEFAULT_FILE.exists():
-            return {}
-        path = DEFAULT_FILE
+def read_config_files(paths: Sequence[Path], command: Command) -> dict[str, Any]:
+    """Settings of the files for `command`, by field name; none named: those of cbbench.toml, if there is one here."""
+    if not paths and DEFAULT_FILE.exists():
+        paths = (DEFAULT_FILE,)
+    settings: dict[str, Any] = {}
+    for path in paths:
+        settings |= _read(path, command)
+    return settings
+
+
+def _read(path: Path, command: Command) -> dict[str, Any]:
     document = _parse(path)
     tables = {name: document.pop(name, {}) for name in COMMANDS}
     for name, table in tables.items():

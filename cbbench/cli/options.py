@@ -182,8 +182,9 @@ RUN_OPTIONS = (
     on_off("timeline", OUTPUT, "Show who sat in which seat at which step. Default: on up to 4 seats."),
 )  # fmt: skip
 
-CONFIG_FILE = option("config", Path, OUTPUT, "Read settings from this file; flags win. Default: cbbench.toml here, if "
-                     "there is one.", metavar="FILE")  # fmt: skip
+CONFIG_FILE = option("config", list[Path], OUTPUT, "Read settings from this file; flags win. Repeat to lay one over "
+                     "another: later files win. Default: cbbench.toml here, if there is one.",
+                     metavar="FILE")  # fmt: skip
 DEBUG = option("debug", bool, OUTPUT, "Show the traceback of an error. Default: off.", "--debug")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cbbench.config import UsageError, build_config
-from cbbench.settings import gather, read_config_file
+from cbbench.settings import gather, read_config_files
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def write(text: str) -> None:
 
 
 def test_no_file_no_settings() -> None:
-    assert read_config_file(None, "run") == {}
+    assert read_config_files([], "run") == {}
 
 
 def test_flags_win_over_the_file_and_the_file_over_the_workload() -> None:
@@ -37,8 +37,15 @@ def test_a_workload_suggests() -> None:
 
 def test_tables_belong_to_their_command() -> None:
     write("seed = 1\n[run]\nseed = 2\n[sweep]\nnum_requests = 10\n")
-    assert read_config_file(None, "run") == {"seed": 2}
-    assert read_config_file(None, "sweep") == {"seed": 1, "num_requests": 10}
+    assert read_config_files([], "run") == {"seed": 2}
+    assert read_config_files([], "sweep") == {"seed": 1, "num_requests": 10}
+
+
+def test_later_files_are_laid_over_earlier_ones() -> None:
+    Path("first.toml").write_text('seed = 1\nrate = 2\n[run]\nmax-num-seqs = 7\n', encoding="utf-8")
+    Path("second.toml").write_text("seed = 3\n", encoding="utf-8")
+    config = build_config(gather("run", {"config": [Path("first.toml"), Path("second.toml")]}))
+    assert (config.seed, config.rate, config.max_num_seqs) == (3, 2.0, 7)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +69,7 @@ def test_tables_belong_to_their_command() -> None:
 def test_one_line_names_file_and_key(text: str, names: list[str]) -> None:
     write(text)
     with pytest.raises(UsageError) as caught:
-        read_config_file(None, "run")
+        read_config_files([], "run")
     message = str(caught.value)
     assert "\n" not in message
     assert message.startswith("cbbench.toml: ")
@@ -73,9 +80,9 @@ def test_one_line_names_file_and_key(text: str, names: list[str]) -> None:
 def test_not_text() -> None:
     Path("cbbench.toml").write_bytes(b"seed = \xff\xfe")
     with pytest.raises(UsageError, match="UTF-8"):
-        read_config_file(None, "run")
+        read_config_files([], "run")
 
 
 def test_named_file_must_exist() -> None:
     with pytest.raises(UsageError, match=r"--config: no\.toml"):
-        read_config_file(Path("no.toml"), "run")
+        read_config_files([Path("no.toml")], "run")
