@@ -58,7 +58,7 @@ def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ())
         header,
         definitions=definitions(),
         interrupted=record.interrupted,
-        notes=tuple(notes),
+        notes=tuple(dict.fromkeys((*header.notes, *notes))),  # the header's are of the plan, or of a rebuild before
         summary=summary,
         sla=tuple(believed(one, found) for one in results),
         validity=found,

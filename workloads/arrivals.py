@@ -34,6 +34,12 @@ class TraceGaps:
     rate_per_s: float
     random_start: bool
 
+    @property
+    def cv(self) -> float:
+        """Standard deviation of the gaps over their mean: 1 of Poisson arrivals, more of burstier ones."""
+        mean = float(self.gaps.mean())
+        return float(self.gaps.std()) / mean if mean else 0.0
+
 
 def unit_arrivals(arrival: str, count: int, seed: int, trace: TraceGaps | None = None) -> IntColumn:
     """Arrival times int64[count] in millionths of the mean gap, non-decreasing, from 0. Raises WorkloadError."""

@@ -52,6 +52,9 @@ class Workload:
         }
         if arrival == "trace" and self.gaps is not None:
             common["notes"] = self.notes | {"trace_rate_per_s": f"{self.gaps.rate_per_s:.6g}"}
+        if arrival != "trace" and self.kind == "file" and self.gaps is not None and self.gaps.rate_per_s:
+            unused = f"{self.spec} has arrival times, which are not used: --arrival trace keeps them"
+            common["notes"] = self.notes | {"arrivals": unused}
         if isinstance(self.pairs, Listed):
             return self._listed(self.pairs, num_requests, max_model_len, misfit, common)
         prompts, outputs, outside = draw_fitting(self.pairs, num_requests, seed, max_model_len, self.spec)
@@ -65,7 +68,7 @@ class Workload:
         if misfit == "error":
             check_fits(listed, rows, max_model_len, self.spec)
         if self.kind == "file" and count > len(listed):
-            repeated = f"{len(listed)} rows, repeated from the top to make {count} requests"
+            repeated = f"{self.spec} has {len(listed):,} rows, repeated from the top to make {count:,} requests"
             common["notes"] = common["notes"] | {"repeated": repeated}
         return RequestPlan.of(
             listed.prompt_tokens[rows],

@@ -84,7 +84,8 @@ def _csv_rows(path: Path, file: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]
         if not set(accepted) & set(reader.fieldnames or ()):
             header = ",".join(reader.fieldnames or ()) or "nothing"
             raise WorkloadError(
-                f"{path}: no column {name}; the first line must name the columns, and has {header[:80]}"
+                f"{path}: no column {name} (also understood: {', '.join(accepted[1:])}); the first line must name the "
+                f"columns, and has {header[:80]}"
             )
     try:
         for row in reader:

@@ -75,7 +75,7 @@ def describe(
     sample |= _numbers(plan.prompt_tokens, plan.output_tokens)
     if as_json:
         about = {"spec": workload.spec, "kind": workload.kind, "notes": workload.notes, "suggests": workload.suggests}
-        _print_json(about | {"own": own, "sample": sample})
+        _print_json(about | {"arrivals": _arrivals(workload), "own": own, "sample": sample})
         return
     _print_provenance(workload)
     _print(_comparison(own, sample), *_remarks(own, sample))
@@ -185,7 +185,18 @@ def _print_provenance(workload: Workload) -> None:
         lines += [f"  made by: {step}" for step in workload.preset.origin.transformations]
     if workload.suggests:
         lines.append("  suggests: " + ", ".join(f"{key} = {value}" for key, value in workload.suggests.items()))
+    if arrivals := _arrivals(workload):
+        rate, cv = arrivals["rate_per_s"], arrivals["gap_cv"]
+        lines.append(
+            f"  arrivals: {rate:.3g} requests/s, CV of the gaps {cv:.2f} (1: Poisson); --arrival trace keeps them"
+        )
     _print(*lines, "")
+
+
+def _arrivals(workload: Workload) -> dict[str, float] | None:
+    """Mean rate and coefficient of variation of the workload's own gaps; None where it has none."""
+    gaps = workload.gaps
+    return {"rate_per_s": gaps.rate_per_s, "gap_cv": gaps.cv} if gaps is not None and gaps.rate_per_s else None
 
 
 def _histograms(plan: RequestPlan) -> Table:

@@ -17,6 +17,7 @@ class Bench:
 
     def __init__(self, base: RunConfig) -> None:
         self.kind = kind_of(base)
+        self.told: set[str] = set()  # notes that stderr has had
 
     def plan(self, config: RunConfig) -> RequestPlan:
         context, arrival = self.kind.context_tokens(config), config.arrival or "poisson"
@@ -44,6 +45,16 @@ class Bench:
         if strangers := parse_quotas(config.quota).keys() - set(plan.tenants):
             raise UsageError(f"--quota {min(strangers)}: no such tenant; the workload has {', '.join(plan.tenants)}")
         return self.kind.engine(config, plan)
+
+
+def notes_of(plan: RequestPlan) -> tuple[str, ...]:
+    """What a reader of the result must know of the plan: rows used again, arrival times not used."""
+    told = []
+    for key, text in plan.notes.items():
+        tenant, _, what = key.rpartition(": ")
+        if what == "repeated" or (what == "arrivals" and not tenant):  # tenants share one arrival law, never a trace's
+            told.append(f"{tenant}: {text}" if tenant else text)
+    return tuple(told)
 
 
 def rate_per_s(config: RunConfig, plan: RequestPlan) -> float | None:

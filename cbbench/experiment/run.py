@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from cbbench.config import RunConfig, UsageError
-from cbbench.experiment.bench import Bench, criteria_of, describe_workload, rate_per_s
+from cbbench.experiment.bench import Bench, criteria_of, describe_workload, notes_of, rate_per_s
 from cbbench.experiment.environment import environment
 from cbbench.experiment.interrupt import Interrupt
 from cbbench.experiment.live import LiveView
@@ -100,7 +100,12 @@ def measure(bench: Bench, config: RunConfig, folder: Path, title: str) -> RunFil
         event_unit="us" if info.kind == "openai" else "step",
         environment=environment(gpu),
         criteria=criteria_of(config),
+        notes=notes_of(plan),
     )
+    for note in header.notes:  # before the run, which may be long
+        if note not in bench.told:
+            print(f"note: {note}", file=sys.stderr)
+    bench.told.update(header.notes)
     with (
         Interrupt() as interrupt,
         RunWriter(folder, header) as writer,

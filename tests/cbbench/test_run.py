@@ -57,6 +57,19 @@ def test_a_trace_comes_at_its_own_pace(cbbench: Call) -> None:
     assert [row["scheduled"] / 1e9 for row in rows] == pytest.approx([0, 0.1, 0.4])
 
 
+def test_a_trace_used_in_part_or_again_is_noted(cbbench: Call) -> None:
+    Path("trace.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,4,4\n0.1,4,4\n0.4,4,4\n")
+    outcome = cbbench(*("run", *TINY, "--workload", "trace.csv", "--num-requests", 5, "--json", "-o", "out"))
+    notes = json.loads(outcome.out)["notes"]
+    assert notes == [
+        "trace.csv has arrival times, which are not used: --arrival trace keeps them",
+        "trace.csv has 3 rows, repeated from the top to make 5 requests",
+    ]
+    assert [line for line in outcome.err.splitlines() if line.startswith("note")] == [f"note: {note}" for note in notes]
+    cbbench("report", "out")
+    assert json.loads(Path("out/run.json").read_text())["notes"] == notes
+
+
 def test_bus_stop_shows_its_seats(cbbench: Call) -> None:
     outcome = cbbench("run", "--model", "tiny", "--device", "cpu", "--workload", "bus-stop", "--mode", "static")
     assert outcome.code == 0

@@ -42,7 +42,7 @@ def test_tables_belong_to_their_command() -> None:
 
 
 def test_later_files_are_laid_over_earlier_ones() -> None:
-    Path("first.toml").write_text('seed = 1\nrate = 2\n[run]\nmax-num-seqs = 7\n', encoding="utf-8")
+    Path("first.toml").write_text("seed = 1\nrate = 2\n[run]\nmax-num-seqs = 7\n", encoding="utf-8")
     Path("second.toml").write_text("seed = 3\n", encoding="utf-8")
     config = build_config(gather("run", {"config": [Path("first.toml"), Path("second.toml")]}))
     assert (config.seed, config.rate, config.max_num_seqs) == (3, 2.0, 7)

@@ -78,6 +78,13 @@ def test_a_sample_of_a_file_keeps_tenant_and_priority(capsys: pytest.CaptureFixt
     assert out_of(capsys, "sample", str(path), "-n", "2", "--format", "csv") == text
 
 
+def test_describe_tells_the_arrivals_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("prompt_tokens,output_tokens,arrival_s\n5,6,0\n5,6,1\n5,6,4\n", encoding="utf-8")
+    assert "arrivals: 0.5 requests/s, CV of the gaps 0.41 (1: Poisson)" in out_of(capsys, "describe", str(path))
+    assert json.loads(out_of(capsys, "describe", "sharegpt", "--pairs", "10", "--json"))["arrivals"] is None
+
+
 def test_a_sample_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     lines = out_of(capsys, "sample", "bus-stop", "-n", "2").splitlines()
     assert [line.split() for line in lines if line.strip()[:1].isdigit()] == [["0", "8", "10"], ["1", "8", "50"]]

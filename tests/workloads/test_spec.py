@@ -138,7 +138,7 @@ def test_a_file_starts_over_when_more_is_asked_and_says_so(trace: str) -> None:
     assert plan.prompt_tokens.tolist() == [10, 20, 300, 10, 20]
     # gaps 1, 3, then the mean 2 before it starts over, then 1; scaled to a mean of one
     assert plan.arrivals_ugap.tolist() == [round(at * 4e6 / 7) for at in (0, 1, 4, 6, 7)]
-    assert plan.notes["repeated"] == "3 rows, repeated from the top to make 5 requests"
+    assert plan.notes["repeated"] == f"{trace} has 3 rows, repeated from the top to make 5 requests"
 
 
 def test_a_file_is_never_altered(trace: str) -> None:

@@ -65,7 +65,11 @@ def test_gzip_and_byte_order_mark(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("", "no column prompt_tokens"),
-        ("a,b\n1,2\n", "no column prompt_tokens; the first line must name the columns, and has a,b"),
+        (
+            "a,b\n1,2\n",
+            "no column prompt_tokens (also understood: ContextTokens, input_length, num_prefill_tokens); "
+            "the first line must name the columns, and has a,b",
+        ),
         ("prompt_tokens\n1\n", "no column output_tokens"),
         ("prompt_tokens,output_tokens\n", "no requests in it"),
         ("prompt_tokens,output_tokens\n5,6\n5,x\n", "line 3: output_tokens must be a whole number, got 'x'"),
