@@ -73,11 +73,11 @@ def _sla_check(run: RunFile, scenario: str, one: SlaResult) -> Check:
     verdict, reason, value = one.verdict, one.reason, one.value
     if (doubt := _doubt(run, one)) is not None:
         verdict, reason = "inconclusive", f"{doubt} (it would be: {one.verdict}, {one.reason})"
-    if _overloaded(run) and latency_of(one.metric):
+    if _overloaded(run) and latency_of(one.metric) and one.scope is None:  # a part is judged by its own queue
         value = None  # a longer run would have had another
         reason += f" (overloaded: {_reasons(run)})"
     sign = ">=" if one.metric in (*RATES, "attainment") else "<="
-    return Check(scenario, one.metric, "sla", verdict, f"{sign} {one.bound:g}", reason, value)
+    return Check(scenario, one.name, "sla", verdict, f"{sign} {one.bound:g}", reason, value)
 
 
 def _doubt(run: RunFile, one: SlaResult) -> str | None:

@@ -10,22 +10,27 @@ from dataclasses import dataclass
 
 from reports.metrics import LATENCIES
 from reports.schema import ValidityVerdict, Verdict
+from reports.scope import FORMS, Scope, parse_scope
 
 LATENCY = re.compile(rf"(?P<stat>p\d{{2,4}}|mean|max)_(?P<latency>{'|'.join(LATENCIES)})")
 RATES = ("output_token_per_s", "total_token_per_s", "request_per_s", "goodput_request_per_s")
 SHARES = {"attainment": False, "failure_rate": True}  # name -> must it stay below its bound
 EXAMPLE = 'write e.g. "p99_ttft_ms<=500", "mean_e2el_ms<=2000", "output_token_per_s>=100" or "failure_rate<=0.01"'
-EXPRESSION = re.compile(r"\s*(?P<metric>\w+)\s*(?P<sign>[<>]=?)\s*(?P<bound>\S+)\s*")
+EXPRESSION = re.compile(r"\s*(?P<metric>\w+)\s*(?:\[(?P<scope>[^\]]*)\]\s*)?(?P<sign>[<>]=?)\s*(?P<bound>\S+)\s*")
 
 
 @dataclass(frozen=True)
 class Sla:
-    """A parsed expression such as "p99_ttft_ms<=500". `<` and `<=` mean the same, as do `>` and `>=`."""
+    """A parsed expression such as "p99_ttft_ms<=500". `<` and `<=` mean the same, as do `>` and `>=`.
+
+    "p99_ttft_ms[tenant=quiet]<=500" is on a part of the requests.
+    """
 
     expr: str
     metric: str  # p99_ttft_ms, mean_e2el_ms, output_token_per_s, attainment, failure_rate, ...
     upper: bool  # True: the value must not be above the bound; False: not below
     bound: float
+    scope: Scope | None = None  # None: all requests
 
     @property
     def latency(self) -> str | None:
@@ -62,7 +67,7 @@ def parse(expr: str) -> Sla:
     if expr.startswith("mlperf:"):
         raise ValueError(f'SLA "{expr}": presets are for a run that is there: cbbench gate RUN --sla {expr}')
     if match is None:
-        raise ValueError(f'SLA "{expr}": not of the form METRIC<=NUMBER or METRIC>=NUMBER; {EXAMPLE}')
+        raise ValueError(f'SLA "{expr}": {_form(expr)}; {EXAMPLE}')
     metric, upper = match["metric"], match["sign"][0] == "<"
     wants_upper = _wants_upper(expr, metric)
     if upper != wants_upper:
@@ -77,7 +82,24 @@ def parse(expr: str) -> Sla:
         raise ValueError(f'SLA "{expr}": the bound must be a finite number, 0 or more')
     if metric in SHARES and bound > 1:
         raise ValueError(f'SLA "{expr}": {metric} is a share between 0 and 1, e.g. {bound / 100:g} for {bound:g} %')
-    return Sla(expr, metric, upper, bound)
+    return Sla(expr, metric, upper, bound, _scope(expr, metric, match["scope"]))
+
+
+def _form(expr: str) -> str:
+    if "[" in expr or "]" in expr:
+        return f"not of the form METRIC[PART]<=NUMBER, where [PART] is {FORMS}"
+    return "not of the form METRIC<=NUMBER or METRIC>=NUMBER"
+
+
+def _scope(expr: str, metric: str, text: str | None) -> Scope | None:
+    if text is None:
+        return None
+    if latency_of(metric) == "itl_ms":  # gaps are pooled, whosever they are
+        raise ValueError(f'SLA "{expr}": itl_ms is pooled over all requests and has no parts; bound tpot_ms instead')
+    try:
+        return parse_scope(text)
+    except ValueError as error:
+        raise ValueError(f'SLA "{expr}": {error}') from None
 
 
 def _wants_upper(expr: str, metric: str) -> bool:
@@ -100,12 +122,15 @@ def _wants_upper(expr: str, metric: str) -> bool:
 def parse_all(exprs: Sequence[str]) -> tuple[Sla, ...]:
     """Read all of a run's expressions. ValueError also when `attainment` has no latency SLA to attain."""
     slas = tuple(parse(expr) for expr in exprs)
-    if not any(sla.latency not in (None, "itl_ms") for sla in slas):
-        for sla in slas:
-            if sla.metric in ("attainment", "goodput_request_per_s"):
-                raise ValueError(
-                    f'SLA "{sla.expr}": {sla.metric} needs a latency SLA beside it, e.g. "p99_ttft_ms<=500"'
-                )
+    on_latency = [sla for sla in slas if sla.latency not in (None, "itl_ms")]
+    for sla in slas:
+        if sla.metric not in ("attainment", "goodput_request_per_s"):
+            continue
+        if not any(sla.scope is None or one.scope in (None, sla.scope) for one in on_latency):
+            part = "" if sla.scope is None else f"[{sla.scope}]"
+            raise ValueError(
+                f'SLA "{sla.expr}": {sla.metric} needs a latency SLA beside it, e.g. "p99_ttft_ms{part}<=500"'
+            )
     return slas
 
 

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from scipy.special import betainc, stdtrit
 
+from engines.base import RunRecord
 from reports.gate import Sla
 from reports.metrics import BoolArray, RequestTimes
 from reports.quantiles import FloatArray, effective_n, quantile, wilson_interval
 from reports.schema import Criteria, Goodput, SlaResult, Throughput, Verdict
+from reports.scope import Scope
 from reports.tally import Tally
 
 OPEN_LOOP = {"ttft_ms": "ttft_sched_ms", "e2el_ms": "e2el_sched_ms"}
@@ -57,16 +60,24 @@ class Violations(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """Judges one run."""
+    """Judges one run, or with a scope the part of its requests that `times` has."""
 
+    record: RunRecord
     times: RequestTimes
     throughput: Throughput
     criteria: Criteria
     open_loop: bool = False
     interrupted: bool = False
+    scope: Scope | None = None
 
     def results(self, slas: Sequence[Sla]) -> tuple[SlaResult, ...]:
-        return tuple(self._result(sla, slas) for sla in slas)
+        return tuple(self._whole(self._of(sla.scope)._result(sla, slas)) for sla in slas)
+
+    def _whole(self, result: SlaResult) -> SlaResult:
+        """With `needed` in requests of the run, of which the part is to have as many as it has here."""
+        if result.scope is None or result.needed is None or not result.n:
+            return result
+        return msgspec.structs.replace(result, needed=math.ceil(result.needed * len(self.times) / result.n))
 
     def goodput(self, slas: Sequence[Sla]) -> Goodput:
         """Requests that met the loosest bound of every latency SLA, per second of the window and as a share."""
@@ -80,6 +91,26 @@ class Judge:
             attainment=share,
             attainment_ci=wilson_interval(share, n_eff),
         )
+
+    def _of(self, scope: Scope | None) -> Judge:
+        """The judge of that part."""
+        if scope is None:
+            return self
+        times = self.times.part(self._members(scope))
+        return replace(self, times=times, throughput=self._rates(times), scope=scope)
+
+    def _members(self, scope: Scope | None) -> BoolArray:
+        if scope is None:
+            return np.ones(len(self.times), dtype=np.bool_)
+        return scope.members(self.record)[self.times.row]
+
+    def _rates(self, part: RequestTimes) -> Throughput:
+        """Over the window of the whole run; None where nobody of that part was there."""
+        window_s, done = self.throughput.window_s, part.completed
+        if not len(part) or window_s <= 0:
+            return Throughput(window_s, None, None, None)
+        outputs, prompts = int(part.output_tokens[done].sum()), int(part.prompt_tokens[done].sum())
+        return Throughput(window_s, int(done.sum()) / window_s, outputs / window_s, (outputs + prompts) / window_s)
 
     def _result(self, sla: Sla, slas: Sequence[Sla]) -> SlaResult:
         if sla.latency is not None:
@@ -144,23 +175,25 @@ class Judge:
 
         ITL is judged over pooled gaps and not per request, so it is not part of this.
         """
-        loosest: dict[str, float] = {}
+        loosest: dict[tuple[Scope | None, str], float] = {}
         for sla in slas:
             if sla.latency is not None and sla.latency != "itl_ms":
                 latency = OPEN_LOOP.get(sla.latency, sla.latency) if self.open_loop else sla.latency
-                loosest[latency] = max(sla.bound, loosest.get(latency, 0.0))
+                loosest[sla.scope, latency] = max(sla.bound, loosest.get((sla.scope, latency), 0.0))
         counted = self._counted()
-        if set(loosest) == {"tpot_ms"}:
+        if {latency for _, latency in loosest} == {"tpot_ms"}:
             counted = counted & ~self.times.single_token
         if not loosest or not counted.any():
             return np.empty(0, dtype=np.bool_), 0.0
         good = self.times.completed.copy()
-        for latency, bound in loosest.items():
+        for (scope, latency), bound in loosest.items():
             within = self.times.latency(latency) <= bound  # NaN is not within
+            within |= ~self._members(scope)
             good &= (within | self.times.single_token) if latency == "tpot_ms" else within
         good = good[counted]
-        shares = [n_eff / values.size for values, n_eff in map(self._sample, loosest) if values.size]
-        return good, good.shape[0] * min(effective_n(good.astype(float)) / good.shape[0], *shares)
+        samples = [self._of(scope)._sample(latency) for scope, latency in loosest]
+        shares = [n_eff / values.size for values, n_eff in samples if values.size]
+        return good, good.shape[0] * min([effective_n(good.astype(float)) / good.shape[0], *shares])
 
     def _share(self, sla: Sla, metric: str, value: float | None, violated: Violations, p: float) -> SlaResult:
         """At least a share p without violation?"""
@@ -171,7 +204,7 @@ class Judge:
         done = partial(self._build, sla, metric, value, n, n_eff)
         total = math.floor(n_eff + 1e-9)
         counted = min(total, math.ceil(violations * n_eff / n - 1e-9))
-        unit = "gaps" if metric.endswith("itl_ms") else "requests"
+        unit = "gaps" if metric.endswith("itl_ms") else f"requests {self.scope.words}" if self.scope else "requests"
         said = f"{violations or 'none'} of {n} {unit} beyond it"
         if total < n:
             said += f"; they depend on each other and are worth {total} independent ones"
@@ -221,4 +254,5 @@ class Judge:
     ) -> SlaResult:
         shown = value if value is not None and math.isfinite(value) else None
         confidence = self.criteria.confidence
-        return SlaResult(sla.expr, metric, shown, sla.bound, confidence, n, n_eff, verdict, reason, needed)
+        scope = None if self.scope is None else str(self.scope)
+        return SlaResult(sla.expr, metric, shown, sla.bound, confidence, n, n_eff, verdict, reason, needed, scope)

@@ -67,7 +67,7 @@ def limit_of(chosen: Point, before: Point | None, beyond: Point | None) -> Limit
         sentence = f"Beyond it: {why}."
     missed = [one for one in beyond.sla if one.verdict == "fail"] if beyond is not None else []
     if beyond is not None and missed:
-        shown = ", ".join(f"{one.metric} {milliseconds(one.value)} against {one.bound:g}" for one in missed)
+        shown = ", ".join(f"{one.name} {milliseconds(one.value)} against {one.bound:g}" for one in missed)
         sentence += f" {short_label(beyond.values)} misses the SLA ({shown})."
         name = name if name in ("kv", "compute", "host", "client") else "sla"
     return Limit(name, sentence, _evidence(chosen, beyond))

@@ -11,7 +11,7 @@ NaN marks what a request does not have; it stays inside these arrays.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,11 @@ class RequestTimes:
         """The column of one of PER_REQUEST."""
         column: FloatArray = getattr(self, metric)
         return column
+
+    def part(self, members: BoolArray) -> RequestTimes:
+        """These requests alone. Gaps are pooled and belong to no request, so they stay those of all."""
+        columns = [one.name for one in fields(self) if not one.name.startswith("gaps_")]
+        return replace(self, **{name: getattr(self, name)[members] for name in columns})
 
     def effective_n(self, metric: str) -> float:
         """What the values of one of LATENCIES are worth as independent ones. Gaps are put in order of time for it: the
@@ -150,7 +155,10 @@ _DEFINITIONS = {
     "ttft_sched_ms": "TTFT from the scheduled time, so a late send counts; SLAs in open loop use it.",
     "e2el_sched_ms": "E2EL from the scheduled time, so a late send counts; SLAs in open loop use it.",
     "ttfot_ms": "Time to first token of the answer, where reasoning came before it; null where none did.",
-    "goodput.request_per_s": "Requests that completed and met the loosest bound of every latency SLA, per second.",
+    "goodput.request_per_s": (
+        "Requests that completed and met the loosest bound of every latency SLA, per second. An SLA on a part, such as "
+        "p99_ttft_ms[tenant=quiet], binds the requests of that part alone; one that none binds need only complete."
+    ),
     "goodput.attainment": (
         "Share of ended requests that met them; failed and cancelled ones are misses, except those cancelled by an "
         "interrupt. attainment_ci is Wilson's 95 % interval on the effective sample."
@@ -213,6 +221,8 @@ _DEFINITIONS = {
     "sla": (
         "A percentile SLA passes when the binomial early-stopping test accepts it at the confidence on the effective "
         "sample, failures counted as violations; it fails when the value is beyond the bound; else it is inconclusive. "
-        "An overloaded run passes no SLA on a latency."
+        "An overloaded run passes no SLA on a latency. One on a part ([tenant=quiet], [priority=1], [prompt<=512]) is "
+        "judged on the requests of that part alone: their effective sample, their failures, whether their own queue "
+        "only grew; rates are over the window of the whole run, and `needed` counts the requests of the run."
     ),
 }

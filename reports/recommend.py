@@ -71,9 +71,14 @@ def _throughput(point: Point) -> float:
 def qualifies(point: Point, judged: bool) -> bool:
     """Whether it may be recommended. Percentiles of an overloaded run only measure its length, so it meets no SLA."""
     verdict = point.validity.verdict if point.validity else "ok"
-    if verdict == "invalid" or (judged and verdict == "overloaded"):
+    if verdict == "invalid" or (judged and verdict == "overloaded" and not _kept_up(point)):
         return False
     return not judged or all(one.verdict != "fail" and one.value is not None for one in point.sla)
+
+
+def _kept_up(point: Point) -> bool:
+    """Whether every SLA is on a part of the requests, and that part's queue did not grow with the others'."""
+    return all(one.scope is not None and (one.verdict == "pass" or one.needed is not None) for one in point.sla)
 
 
 def _numbers(point: Point) -> str:
@@ -100,7 +105,7 @@ def _why_none(measured: Sequence[Point]) -> str:
     if not failing:
         return "No setting meets the SLA: the runs are overloaded, or the metric was not measured."
     point, miss = min(failing, key=lambda pair: _excess(pair[1]))
-    shown = "too many requests failed" if miss.value is None else f"{miss.metric} is {milliseconds(miss.value)} there"
+    shown = "too many requests failed" if miss.value is None else f"{miss.name} is {milliseconds(miss.value)} there"
     return f"No setting meets the SLA; {short_label(point.values)} comes closest to {miss.expr}: {shown}."
 
 

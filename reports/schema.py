@@ -249,7 +249,13 @@ class SlaResult(msgspec.Struct, frozen=True):
     n_eff: float | None
     verdict: Verdict
     reason: str
-    needed: int | None = None  # requests at the least, where more of them could settle it
+    needed: int | None = None  # requests of the run at the least, where more of them could settle it
+    scope: str | None = None  # "tenant=quiet": judged on these requests alone, of which `n` is the number
+
+    @property
+    def name(self) -> str:
+        """p99_ttft_ms[tenant=quiet]"""
+        return self.metric if self.scope is None else f"{self.metric}[{self.scope}]"
 
 
 class Validity(msgspec.Struct, frozen=True):
@@ -273,6 +279,13 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     sla: tuple[SlaResult, ...] = ()
     validity: Validity | None = None
     client: ClientReport | None = None  # of a run over HTTP
+
+
+class TenantPoint(msgspec.Struct, frozen=True):
+    """What a curve needs of one tenant. In open loop TTFT is from the scheduled time."""
+
+    p99_ttft_ms: float | None = None
+    p99_tpot_ms: float | None = None
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -300,6 +313,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     p99_e2el_ms: float | None = None
     p99_e2el_ci_ms: Interval | None = None
     attainment: float | None = None
+    by_tenant: dict[str, TenantPoint] = {}  # empty unless there are two or more
     max_over_mean: float | None = None  # of the plan's outputs in batches of max_num_seqs; None: a server's own seats
     signals: Signals = Signals()
     sla: tuple[SlaResult, ...] = ()

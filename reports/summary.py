@@ -27,10 +27,12 @@ from reports.schema import (
     SlaResult,
     Summary,
     Throughput,
+    Validity,
     Waste,
 )
+from reports.scope import parse_scope
 from reports.steady import steady
-from reports.validity import believed, validity
+from reports.validity import believed, validity, validity_of_part
 from reports.warmup import warmup
 
 MOST_ERRORS = 20  # kinds of error listed; a message with a number in it makes many
@@ -60,9 +62,15 @@ def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ())
         interrupted=record.interrupted,
         notes=tuple(dict.fromkeys((*header.notes, *notes))),  # the header's are of the plan, or of a rebuild before
         summary=summary,
-        sla=tuple(believed(one, found) for one in results),
+        sla=tuple(believed(one, _found_of_part(one, found, times, record)) for one in results),
         validity=found,
     )
+
+
+def _found_of_part(result: SlaResult, found: Validity, times: RequestTimes, record: RunRecord) -> Validity:
+    if result.scope is None:
+        return found
+    return validity_of_part(found, times.part(parse_scope(result.scope).members(record)[times.row]))
 
 
 def _first_answers(record: RunRecord, times: RequestTimes) -> Distribution | None:
@@ -75,7 +83,7 @@ def _first_answers(record: RunRecord, times: RequestTimes) -> Distribution | Non
 def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple[Summary, tuple[SlaResult, ...]]:
     slas = parse_all(header.criteria.sla)
     throughput = _throughput(record, times, header.workload.pacing)
-    judge = Judge(times, throughput, header.criteria, header.workload.pacing.open_loop, record.interrupted)
+    judge = Judge(record, times, throughput, header.criteria, header.workload.pacing.open_loop, record.interrupted)
     latencies = {name: distribution(times.latency(name), times.effective_n(name)) for name in PER_REQUEST}
     latencies["itl_ms"] = tallied_distribution(times.gaps_ms, times.effective_n("itl_ms"))
     groups = Groups(record, times, throughput.window_s)

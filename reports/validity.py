@@ -18,6 +18,7 @@ GROWTH = 0.05  # of what a third of the run brought: less is not called overload
 # Standard deviations of (arrivals - completions) in a third of the run. One is enough, as the wait must grow too: a
 # queue loaded to 95 % with random arrivals and services is called overloaded in 1 run of 20, one to 120 % in 9 of 10.
 NOISE = 1.0
+LEAST_THIRD = 5  # requests in a third of a run, under which nothing is said of growth
 
 
 def validity(
@@ -49,6 +50,14 @@ def validity(
     return Validity("ok", notes)
 
 
+def validity_of_part(found: Validity, part: RequestTimes) -> Validity:
+    """What may be believed of a part of a run's requests: in an overloaded run, one whose own queue did not grow (a
+    tenant that others cannot crowd out) has latencies that mean something. Too few requests to tell: as the run."""
+    if found.verdict != "overloaded" or len(part) < 3 * LEAST_THIRD or _overload(part) is not None:
+        return found
+    return Validity("ok")
+
+
 def believed(result: SlaResult, found: Validity) -> SlaResult:
     """An SLA as it may be said of a run. Of one whose queue only grows none on a latency is judged: its percentiles say
     how long it was, and a longer run would miss it. What is missed already stays missed; rates and failures stand."""
@@ -74,7 +83,7 @@ def _overload(times: RequestTimes) -> str | None:
     merely short the number grows too, as nothing has completed yet, but nobody waits longer than before.)"""
     n = len(times)
     third = n // 3
-    if third < 5:
+    if third < LEAST_THIRD:
         return None
     arrivals = np.sort(times.scheduled_ns)
     ends = np.sort(times.end_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cbbench.config import RunConfig, UsageError, parse_quotas
 from cbbench.experiment.kinds import kind_of
 from engines.base import Engine
+from reports.gate import parse_all
 from reports.schema import Criteria, EngineInfo, PacingInfo, WorkloadInfo
 from workloads.plan import RequestPlan
 from workloads.spec import build_plan
@@ -20,6 +21,14 @@ class Bench:
         self.told: set[str] = set()  # notes that stderr has had
 
     def plan(self, config: RunConfig) -> RequestPlan:
+        """The requests of a run with these settings. UsageError for an SLA on a part of them that is not there."""
+        plan = self._plan(config)
+        for sla in parse_all(config.sla):
+            if sla.scope is not None and (missing := sla.scope.missing_in_plan(plan)) is not None:
+                raise UsageError(f'--sla "{sla.expr}": {missing}')
+        return plan
+
+    def _plan(self, config: RunConfig) -> RequestPlan:
         context, arrival = self.kind.context_tokens(config), config.arrival or "poisson"
         if config.tenants is not None:
             return build_tenant_plan(

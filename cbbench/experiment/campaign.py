@@ -38,6 +38,7 @@ class Campaign:
         self.folder = folder
         self._every_rate = every_rate
         self._pace = Pace()
+        benches.plan_sha256(base)  # an SLA on a tenant that is not there is said before any run is judged by it
         earlier = sweep_before(folder, sweep.params)
         # Points without numbers are tried again, and those whose run is not there any more.
         points = earlier.points if earlier else ()

@@ -52,6 +52,7 @@ def gate(question: Question, outputs: Outputs) -> int:
     """The exit code."""
     judgement = judgement_of(question)
     runs = read_any(question.runs, judgement)
+    refuse_missing_parts(runs, judgement)
     checks = [check for one in runs for check in sla_checks(one.run, one.name)]
     notes = [note for one in runs for note in one.notes]
     if any(map(is_preset, question.sla)):
@@ -136,6 +137,17 @@ def judgement_of(question: Question) -> Judgement:
         raise UsageError(f"--sla: {error}") from None
     mlperf = CONFIDENCE if any(map(is_preset, question.sla)) else None
     return Judgement(sla or None, question.confidence or mlperf)
+
+
+def refuse_missing_parts(runs: Sequence[Stored], judgement: Judgement) -> None:
+    """UsageError for an SLA on a tenant, say, that a run has not. One that was interrupted may only not have got there,
+    and of a file without single requests nobody knows."""
+    for one in runs:
+        if one.record is None or one.run.interrupted:
+            continue
+        for sla in parse_all(judgement.sla or ()):
+            if sla.scope is not None and (missing := sla.scope.missing_in(one.record)) is not None:
+                raise UsageError(f'--sla "{sla.expr}": {one.name}: {missing}')
 
 
 def mlperf_notes(one: Stored) -> list[str]:

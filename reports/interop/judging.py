@@ -50,6 +50,9 @@ class _Judge:
         self.summary, self.criteria, self.failures_known = summary, criteria, failures_known
 
     def result(self, sla: Sla) -> SlaResult:
+        if sla.scope is not None:
+            told = self._build(sla, sla.metric, None, "inconclusive", UNSEEN)
+            return msgspec.structs.replace(told, scope=str(sla.scope))
         if sla.latency is not None:
             return self._latency(sla, sla.latency)
         if sla.metric == "failure_rate":

@@ -47,7 +47,7 @@ def latency_charts(runs: Sequence[Reported]) -> list[Chart]:
             rules |= {
                 result.expr: result.bound
                 for result in one.run.sla
-                if parse(result.expr).latency in (f"{word}_ms", metric)
+                if result.scope is None and parse(result.expr).latency in (f"{word}_ms", metric)
             }
         values = [x for line in lines for x in line.xs]
         if values:

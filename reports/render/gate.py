@@ -38,7 +38,7 @@ def _table(checks: Sequence[Check]) -> Table:
         table.add_column(name, justify="right" if numeric else "left", no_wrap=name not in ("change", "limit"))
     for one in checks:
         middle = (number(one.baseline), change_text(one)) if compared else ()
-        table.add_row(verdict(one.verdict), one.metric, number(one.value), *middle, one.limit)
+        table.add_row(verdict(one.verdict), Text(one.metric), number(one.value), *middle, one.limit)
     return table
 
 

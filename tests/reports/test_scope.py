@@ -1,0 +1,194 @@
+"""SLAs on a part of the requests: how they are written, and whom they judge."""
+
+from __future__ import annotations
+
+import pytest
+
+from engines.base import RunRecord
+from reports.checks import sla_checks
+from reports.gate import parse, parse_all
+from reports.metrics import request_times
+from reports.recommend import qualifies
+from reports.schema import Point, RunFile, SlaResult, Validity
+from reports.scope import Scope
+from reports.summary import completed_run
+from tests.reports.factory import header, record, row
+
+
+def crowd(
+    quiet_ms: float = 50, noisy_ms: float = 5000, *, quiet: int = 400, noisy: int = 400, failed: int = 0
+) -> RunRecord:
+    """Two tenants in turns: quiet ones of priority 0 and short prompts, noisy ones of priority 1 and long prompts; the
+    last `failed` of quiet fail."""
+    made = []
+    for i in range(quiet + noisy):
+        mine, at = i % 2 == 0, 10.0 * i
+        if mine and i >= 2 * (quiet - failed):
+            made.append(row(i, scheduled_ms=at, status="failed", finish_reason="error", tenant="quiet"))
+            continue
+        first = at + (quiet_ms if mine else noisy_ms) + i % 7
+        tenant, prompt_tokens = ("quiet", 100) if mine else ("noisy", 1000)
+        made.append(
+            row(i, [first, first + 20], scheduled_ms=at, tenant=tenant, priority=i % 2, prompt_tokens=prompt_tokens)
+        )
+    return record(made)
+
+
+def judged(made: RunRecord, *sla: str, **fields: object) -> list[SlaResult]:
+    return list(completed_run(made, header(sla=sla, **fields)).sla)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("expr", "scope"),
+    [
+        ("p99_ttft_ms[tenant=quiet]<=500", Scope("tenant", "quiet")),
+        (" p99_ttft_ms [ tenant = a b ] < 5e2 ", Scope("tenant", "a b")),
+        ("mean_tpot_ms[priority=01]<=500", Scope("priority", "1")),
+        ("failure_rate[prompt<=512]<=0.01", Scope("prompt", "512")),
+        ("p99_ttft_ms<=500", None),
+    ],
+)
+def test_brackets_say_whom_it_is_on(expr: str, scope: Scope | None) -> None:
+    one = parse(expr)
+    assert one.scope == scope
+    assert one.expr == expr
+    if scope is not None:
+        assert parse(f"p50_ttft_ms[{scope}]<=1").scope == scope
+
+
+@pytest.mark.parametrize(
+    ("expr", "says"),
+    [
+        ("p99_ttft_ms[quiet]<=500", r"\[quiet\] is no part of a load; want \[tenant=NAME\], \[priority=N\] or"),
+        ("p99_ttft_ms[tenant=]<=500", r"want \[tenant=NAME\]"),
+        ("p99_ttft_ms[tenant<=a]<=500", r"want \[tenant=NAME\]"),
+        ("p99_ttft_ms[priority=high]<=500", r"\[priority=N\]"),
+        ("p99_ttft_ms[prompt=512]<=500", r"\[prompt<=N\]"),
+        ("p99_ttft_ms[tenant=quiet<=500", r"METRIC\[PART\]<=NUMBER"),
+        ("[tenant=quiet]p99_ttft_ms<=500", r"METRIC\[PART\]<=NUMBER"),
+        ("p99_itl_ms[tenant=quiet]<=500", "pooled over all requests"),
+    ],
+)
+def test_a_bad_part_says_what_is_right(expr: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse(expr)
+
+
+def test_attainment_of_a_part_needs_a_latency_that_binds_it() -> None:
+    parse_all(["attainment[tenant=a]>=0.9", "p99_ttft_ms[tenant=a]<=5"])
+    parse_all(["attainment[tenant=a]>=0.9", "p99_ttft_ms<=5"])
+    with pytest.raises(ValueError, match=r"needs a latency SLA beside it, e.g. \"p99_ttft_ms\[tenant=a\]<=500\""):
+        parse_all(["attainment[tenant=a]>=0.9", "p99_ttft_ms[tenant=b]<=5"])
+
+
+def test_only_that_part_is_judged() -> None:
+    made = crowd()
+    quiet, urgent, short, noisy, whole = judged(
+        made, "p99_ttft_ms[tenant=quiet]<=500", "p99_ttft_ms[priority=0]<=500", "p99_ttft_ms[prompt<=512]<=500",
+        "p99_ttft_ms[tenant=noisy]<=500", "p99_ttft_ms<=500",
+    )  # fmt: skip
+    assert (quiet.verdict, quiet.n, quiet.scope, quiet.name) == (
+        "pass", 400, "tenant=quiet", "p99_ttft_ms[tenant=quiet]",
+    )  # fmt: skip
+    assert quiet.value == urgent.value == short.value
+    assert quiet.value == pytest.approx(56, abs=6)
+    assert "requests of tenant quiet" in quiet.reason
+    assert (noisy.verdict, whole.verdict) == ("fail", "fail")
+    assert (whole.n, whole.scope, whole.name) == (800, None, "p99_ttft_ms")
+
+
+def test_failures_of_the_part_are_misses_and_those_of_others_are_not() -> None:
+    made = crowd(failed=6)
+    quiet, noisy, rate, others_rate = judged(
+        made, "p99_ttft_ms[tenant=quiet]<=500", "p99_ttft_ms[tenant=noisy]<=9000", "failure_rate[tenant=quiet]<=0.01",
+        "failure_rate[tenant=noisy]<=0.01",
+    )  # fmt: skip
+    assert quiet.value is None or quiet.value > 500
+    assert (quiet.verdict, rate.verdict) == ("fail", "fail")
+    assert rate.value == pytest.approx(6 / 400)
+    assert (noisy.verdict, others_rate.verdict) == ("pass", "pass")
+
+
+def test_in_open_loop_a_part_is_judged_from_the_schedule() -> None:
+    made = record(
+        [row(i, [i * 10 + 80.0], scheduled_ms=i * 10, sent_ms=i * 10 + 60, tenant="ab"[i % 2]) for i in range(8)]
+    )
+    (one,) = judged(made, "max_ttft_ms[tenant=a]<=50", rate_per_s=100)
+    assert (one.name, one.value, one.verdict) == ("max_ttft_sched_ms[tenant=a]", 80, "fail")
+
+
+def test_how_many_it_takes_is_said_of_the_part_and_counted_in_the_run() -> None:
+    (one,) = judged(crowd(quiet=100, noisy=100), "p99_ttft_ms[tenant=quiet]<=500")
+    assert one.verdict == "inconclusive"
+    assert "at least 299 requests of tenant quiet" in one.reason
+    assert one.needed == 598
+
+
+def test_goodput_binds_each_request_by_the_bounds_on_it() -> None:
+    made = crowd(quiet_ms=50, noisy_ms=5000, failed=4)
+    run = completed_run(made, header(sla=["p99_ttft_ms[tenant=quiet]<=500", "attainment[tenant=quiet]>=0.5"]))
+    assert run.summary is not None
+    assert run.summary.goodput.attainment == pytest.approx(796 / 800)  # the noisy ones are bound by nothing
+    assert run.sla[1].value == pytest.approx(396 / 400)
+    both = completed_run(made, header(sla=["p99_ttft_ms[tenant=quiet]<=53", "p99_ttft_ms<=1000"])).summary
+    assert both is not None
+    met = sum(50 + i % 7 <= 53 for i in range(0, 792, 2))
+    assert both.goodput.attainment == pytest.approx(met / 800)  # a quiet one is bound by both
+
+
+def test_rates_of_a_part() -> None:
+    made = crowd()
+    run = completed_run(made, header(sla=["output_token_per_s[tenant=quiet]>=1", "request_per_s[priority=1]>=1"]))
+    assert run.summary is not None
+    assert run.sla[0].value == run.summary.by_tenant["quiet"].output_token_per_s
+    assert run.sla[1].value == run.summary.by_priority["1"].request_per_s
+
+
+def test_a_part_of_which_nothing_ended_is_inconclusive() -> None:
+    for expr in ("p99_ttft_ms[tenant=z]<=5", "output_token_per_s[tenant=z]>=5", "failure_rate[priority=9]<=0.1"):
+        (one,) = judged(crowd(quiet=20, noisy=20), expr)
+        assert (one.verdict, one.value, one.n) == ("inconclusive", None, 0)
+
+
+def test_who_is_not_there_is_said_with_those_who_are() -> None:
+    made = crowd(quiet=2, noisy=2)
+    assert Scope("tenant", "quite").missing_in(made) == "no such tenant; there are noisy, quiet"
+    assert Scope("priority", "7").missing_in(made) == "no such priority; there are 0, 1"
+    assert Scope("prompt", "99").missing_in(made) == "no prompt is as short; the shortest has 100 tokens"
+    assert Scope("tenant", "quiet").missing_in(made) is None
+    many = record([row(i, [1.0], tenant=f"t{i:02}") for i in range(15)])
+    assert str(Scope("tenant", "x").missing_in(many)).endswith("t10, t11 and 3 more")
+
+
+def flooded() -> RunFile:
+    """noisy waits longer and longer, quiet never does."""
+    made = []
+    for i in range(1200):
+        at = 10.0 * i
+        first = at + (50 if i % 2 == 0 else 40.0 * i)
+        made.append(row(i, [first, first + 20], scheduled_ms=at, tenant=("quiet", "noisy")[i % 2]))
+    sla = ("p99_ttft_ms[tenant=quiet]<=500", "p99_ttft_ms[tenant=noisy]<=1e9", "p99_ttft_ms<=1e9")
+    return completed_run(record(made), header(sla=sla, rate_per_s=100))
+
+
+def test_in_an_overloaded_run_a_part_whose_queue_does_not_grow_is_judged_all_the_same() -> None:
+    run = flooded()
+    assert run.validity is not None
+    assert run.validity.verdict == "overloaded"
+    assert [one.verdict for one in run.sla] == ["pass", "inconclusive", "inconclusive"]
+    quiet, noisy, _ = sla_checks(run, "run")
+    assert (quiet.metric, quiet.verdict) == ("p99_ttft_sched_ms[tenant=quiet]", "pass")
+    assert quiet.value == pytest.approx(50)
+    assert noisy.verdict == "inconclusive"
+    overloaded = Validity("overloaded")
+    assert qualifies(Point(values=(1,), folder="", sla=run.sla[:1], validity=overloaded), judged=True)
+    assert not qualifies(Point(values=(1,), folder="", sla=run.sla[:2], validity=overloaded), judged=True)
+    assert not qualifies(Point(values=(1,), folder="", sla=run.sla[2:], validity=overloaded), judged=True)
+
+
+def test_times_of_a_part_keep_their_rows() -> None:
+    made = crowd(quiet=3, noisy=3)
+    times = request_times(made)
+    part = times.part(Scope("tenant", "noisy").members(made)[times.row])
+    assert len(part) == 3
+    assert part.prompt_tokens.tolist() == [1000] * 3
