@@ -63,11 +63,13 @@ def breakdown_table(parts: Breakdown, *, explained: bool = True) -> Table:
 
 
 def worst_table(requests: Sequence[Worst], title: str) -> Table:
-    """One line a request: its lengths, its parts in ms, and what ran meanwhile."""
+    """One line a request: its lengths, its latency and the parts of it in ms, and what ran meanwhile: the longest step,
+    who else sat in it, and the most prompt tokens that one step computed. Two lines of header keep it in 80 columns."""
     names = [name for name in WORDS if any(one.parts_ns.get(name) for one in requests)]
     seen = any(one.neighbours for one in requests)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in (title, "prompt", "output", "ms", *names, *(("longest step", "seats", "prefill") if seen else ())):
+    table = Table(box=None, header_style="bold", pad_edge=False, collapse_padding=True)
+    near_names = ("longest\nstep ms", "other\nseats", "prefill\ntokens") if seen else ()
+    for name in (title.replace(" ", "\n", 1), "prompt", "output", "ms", *names, *near_names):
         table.add_column(name, justify="right")
     for one in requests:
         cells = [f"{one.row.i}", f"{one.row.prompt_tokens:,}", f"{one.row.output_tokens:,}", number(one.total_ns / 1e6)]
@@ -75,7 +77,7 @@ def worst_table(requests: Sequence[Worst], title: str) -> Table:
         if seen:
             near = one.neighbours
             cells += ["", "", ""] if near is None else [
-                f"{number(near.step_ms)} ms", f"{len(near.prompts)}", f"{near.prefill_tokens:,}"
+                number(near.step_ms), f"{len(near.prompts)}", f"{near.prefill_tokens:,}"
             ]  # fmt: skip
         table.add_row(*cells)
     return table
