@@ -60,7 +60,7 @@ def sla_table(run: RunFile) -> Table:
     table = Table.grid(padding=(0, 2))
     for one in run.sla:
         value = number(one.value) if one.value is not None or one.n == 0 else "infinite"
-        table.add_row(verdict(one.verdict), one.expr, value, Text(one.reason, style="dim"))
+        table.add_row(verdict(one.verdict), Text(one.expr), value, Text(one.reason, style="dim"))
     return table
 
 
