@@ -15,8 +15,10 @@ from reports.scope import FORMS, Scope, parse_scope
 LATENCY = re.compile(rf"(?P<stat>p\d{{2,4}}|mean|max)_(?P<latency>{'|'.join(LATENCIES)})")
 RATES = ("output_token_per_s", "total_token_per_s", "request_per_s", "goodput_request_per_s")
 SHARES = {"attainment": False, "failure_rate": True}  # name -> must it stay below its bound
+KNOWN = (*(f"{stat}_{name}" for stat in ("p99", "p50", "p90", "p95", "p999", "mean", "max") for name in LATENCIES),
+         *RATES, *SHARES)  # fmt: skip
 EXAMPLE = 'write e.g. "p99_ttft_ms<=500", "mean_e2el_ms<=2000", "output_token_per_s>=100" or "failure_rate<=0.01"'
-EXPRESSION = re.compile(r"\s*(?P<metric>\w+)\s*(?:\[(?P<scope>[^\]]*)\]\s*)?(?P<sign>[<>]=?)\s*(?P<bound>\S+)\s*")
+EXPRESSION = re.compile(r"\s*(?P<metric>[\w.]+)\s*(?:\[(?P<scope>[^\]]*)\]\s*)?(?P<sign>[<>]=?)\s*(?P<bound>\S+)\s*")
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,18 @@ def _wants_upper(expr: str, metric: str) -> bool:
         return SHARES[metric]
     if metric in RATES:
         return False
-    known = [f"{stat}_{name}" for stat in ("p99", "p50", "mean") for name in LATENCIES] + [*RATES, *SHARES]
-    close = difflib.get_close_matches(metric, known, n=1)
-    hint = f'did you mean "{close[0]}"?' if close else EXAMPLE
+    close = _closest(metric)
+    hint = f'did you mean "{close}"?' if close else EXAMPLE
     raise ValueError(f'SLA "{expr}": unknown metric "{metric}"; {hint}')
+
+
+def _closest(metric: str) -> str | None:
+    """goodput_request_per_s of goodput, p999_ttft_ms of p99.9_ttft, p99_ttft_ms of p99_tfft_ms; None: of nothing."""
+    plain = metric.lower().replace(".", "")
+    if latency_of(plain):
+        return plain
+    within = [name for name in KNOWN if plain in name]
+    return next(iter(within or difflib.get_close_matches(plain, KNOWN, n=1)), None)
 
 
 def parse_all(exprs: Sequence[str]) -> tuple[Sla, ...]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from reports.gate import exit_code, parse, parse_all
+from reports.gate import RATES, SHARES, exit_code, parse, parse_all
 from reports.judge import accepts, total_needed
+from reports.metrics import LATENCIES
 from reports.quantiles import quantile
 from reports.schema import SlaResult
 from reports.summary import completed_run
@@ -53,6 +56,9 @@ def test_parse() -> None:
         ("p00_ttft_ms<=1", "no percentile"),
         ("", "METRIC<=NUMBER"),
         ("zzz<=1", "unknown metric"),
+        ("goodput>=2", 'did you mean "goodput_request_per_s"'),
+        ("p99.9_ttft_ms<=500", 'did you mean "p999_ttft_ms"'),
+        ("p99.9_ttft<=500", 'did you mean "p999_ttft_ms"'),
     ],
 )
 def test_a_bad_expression_says_what_is_right(expr: str, says: str) -> None:
@@ -60,6 +66,13 @@ def test_a_bad_expression_says_what_is_right(expr: str, says: str) -> None:
         parse(expr)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_docs_list_every_metric_as_the_parser_takes_it() -> None:
+    page = (Path(__file__).parents[2] / "docs/gates.md").read_text(encoding="utf-8")
+    table = page.partition("| an SLA may bound |")[2].partition("\n\n")[0]
+    metrics = [parse(expr).metric for expr in re.findall(r"`([^`]+[<>]=[^`]+)`", table)]
+    assert sorted(metrics) == sorted((*(f"p99_{name}" for name in LATENCIES), *RATES, *SHARES))
 
 
 def test_attainment_needs_something_to_attain() -> None:
