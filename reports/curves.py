@@ -14,7 +14,7 @@ from scipy.stats import t as student_t
 from reports.files import FolderError, read_json, write_atomic
 from reports.merging import merged_point
 from reports.saturation import saturation
-from reports.schema import SWEEP_SCHEMA, Interval, Point, RunFile, SweepFile, Value
+from reports.schema import SWEEP_SCHEMA, Group, Interval, Point, RunFile, SweepFile, TenantPoint, Value
 
 SWEEP = "sweep.json"
 ENOUGH_REPEATS = 3  # for an interval over repeats
@@ -195,6 +195,7 @@ def point_of(
         p99_e2el_ms=e2el.p99,
         p99_e2el_ci_ms=e2el.p99_ci,
         attainment=run.summary.goodput.attainment,
+        by_tenant={name: _tenant_point(one, opened) for name, one in run.summary.by_tenant.items()},
         max_over_mean=max_over_mean,
         signals=run.summary.signals,
         sla=run.sla,
@@ -202,6 +203,11 @@ def point_of(
         saturated=saturation(run),
         prediction=run.engine.prediction,
     )
+
+
+def _tenant_point(one: Group, opened: bool) -> TenantPoint:
+    ttft = one.latency.ttft_sched_ms if opened else one.latency.ttft_ms
+    return TenantPoint(p99_ttft_ms=ttft.p99, p99_tpot_ms=one.latency.tpot_ms.p99)
 
 
 def write_sweep(folder: Path, sweep: SweepFile) -> None:

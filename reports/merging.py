@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from reports.schema import Point, Signals, SlaResult, Validity
+from reports.schema import Point, Signals, SlaResult, TenantPoint, Validity
 
 MEDIANS = (
     "output_token_per_s", "request_per_s", "goodput_per_s", "tokens_per_s_per_user", "p50_ttft_ms", "p99_ttft_ms",
@@ -28,6 +28,7 @@ def merged_point(runs: Sequence[Point]) -> Point:
         first,
         **{name: _median([getattr(one, name) for one in runs]) for name in MEDIANS},
         **dict.fromkeys(OWN),
+        by_tenant=_tenants([one.by_tenant for one in runs]),
         signals=_signals([one.signals for one in runs]),
         sla=tuple(_sla(results) for results in zip(*(one.sla for one in runs), strict=True)),
         validity=_validity([one.validity for one in runs if one.validity is not None]),
@@ -38,6 +39,17 @@ def merged_point(runs: Sequence[Point]) -> Point:
 def _median(values: Sequence[float | None]) -> float | None:
     known = [one for one in values if one is not None]
     return statistics.median(known) if known else None
+
+
+def _tenants(runs: Sequence[Mapping[str, TenantPoint]]) -> dict[str, TenantPoint]:
+    names = dict.fromkeys(name for one in runs for name in one)
+    return {
+        name: TenantPoint(
+            p99_ttft_ms=_median([one[name].p99_ttft_ms for one in runs if name in one]),
+            p99_tpot_ms=_median([one[name].p99_tpot_ms for one in runs if name in one]),
+        )
+        for name in names
+    }
 
 
 def _signals(runs: Sequence[Signals]) -> Signals:

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from reports.render.compared_groups import compared_groups
 from reports.render.words import MISSING, number
 from reports.schema import RunFile, Summary, Waste
 
@@ -69,7 +70,7 @@ def side_by_side(runs: Sequence[RunFile], labels: Sequence[str] | None = None) -
         for name, run in zip(names, runs, strict=True)
         if run.engine.prediction
     ]
-    parts += [_table(names, summaries), Text()]
+    parts += [_table(names, summaries), *compared_groups(names, runs), Text()]
     parts += [
         Text(f"{name}: {sentence}")
         for name, one in zip(names, summaries, strict=True)

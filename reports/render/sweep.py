@@ -13,6 +13,7 @@ from rich.text import Text
 from reports.curves import CurvePoint, knee, label_of, latency_of_knee, merge, series, short_label
 from reports.render.modes import modes_view
 from reports.render.sweep_plots import NAMES, pictures
+from reports.render.tenants import tenants_table
 from reports.render.words import MISSING, number, share, stacked, verdict
 from reports.schema import Point, SweepFile
 
@@ -49,6 +50,8 @@ def sweep_view(sweep: SweepFile, *, width: int = 100) -> RenderableType:
     predictions = dict.fromkeys(one.prediction for one in sweep.points if one.prediction)
     parts: list[RenderableType] = [Text(one, "yellow") for one in predictions]
     parts += [sweep_table(sweep, width=width), Text()]
+    if (tenants := tenants_table(sweep)) is not None:
+        parts += [tenants, Text()]
     if (modes := modes_view(sweep)) is not None:
         parts += [modes, Text()]
     wide = width >= SIDE_BY_SIDE_WIDTH
