@@ -10,6 +10,7 @@ from reports.pages.details import capital, configuration, definition_section, en
 from reports.pages.evidence import evidence
 from reports.pages.reported import Reported
 from reports.pages.sweep_charts import curve_charts, gain_charts
+from reports.pages.tenants import tenant_blocks
 from reports.render.words import MISSING, number, share
 from reports.schema import Point, SweepFile
 
@@ -29,6 +30,7 @@ def sweep_report(sweep: SweepFile, shown: Reported | None) -> Report:
         Section("Curves", list(curve_charts(sweep, curve))),
         Section("Static and continuous", list(gain_charts(sweep))),
         Section("Points", point_blocks(sweep, curve), leads=True),
+        Section("By tenant", tenant_blocks(sweep, curve), leads=True),
     ]
     where, spec = "", ""
     if shown is not None:
