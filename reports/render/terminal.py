@@ -46,6 +46,8 @@ def headline(run: RunFile) -> Text:
         head = verdict({0: "pass", 3: "fail", 5: "inconclusive", 7: "invalid"}[code])
     what = [run.engine.kind, run.engine.mode, run.engine.model, run.engine.device, run.workload.spec]
     head.append("  " + " · ".join(word for word in what if word), style="default")
+    if pool := kv_pool(run):
+        head.append(f"\n{pool}", style="dim")
     if run.engine.prediction:
         head.append(f"\n{run.engine.prediction}", style="yellow")
     if run.validity is not None:
@@ -54,6 +56,12 @@ def headline(run: RunFile) -> Text:
         for reason in run.validity.reasons:
             head.append(f"\n{reason}", style="yellow")
     return head
+
+
+def kv_pool(run: RunFile) -> str | None:
+    """How much KV memory there was; None where the engine is not ours."""
+    blocks, tokens = run.engine.config.get("kv_blocks"), run.engine.config.get("block_size")
+    return None if blocks is None or tokens is None else f"KV pool {blocks:,} blocks of {tokens} tokens"
 
 
 def sla_table(run: RunFile) -> Table:

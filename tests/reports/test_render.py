@@ -54,6 +54,13 @@ def test_the_verdict_comes_first() -> None:
     assert "cbbench report" in shown(run_view(header()))
 
 
+def test_a_run_says_how_large_its_kv_pool_is() -> None:
+    made = record([row(0, [100, 120])])
+    pool = header(config={"kv_blocks": 52_852, "block_size": 16})
+    assert "\nKV pool 52,852 blocks of 16 tokens\n" in shown(run_view(completed_run(made, pool)))
+    assert "KV pool" not in shown(run_view(completed_run(made, header())))
+
+
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_a_run_has_its_numbers_at_any_width(width: int) -> None:
     text = " ".join(shown(run_view(static_run(bus_stop())), width).split())
