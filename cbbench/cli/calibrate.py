@@ -63,7 +63,10 @@ def _check_alike(runs: Sequence[Path], engines: Sequence[EngineInfo]) -> None:
     first = engines[0]
     for folder, engine in zip(runs, engines, strict=True):
         if engine.kind != "reference":
-            raise UsageError(f"{folder}: a run of the {engine.kind} engine has no step times of its own to fit")
+            raise UsageError(
+                f"{folder}: a run of the {engine.kind} engine has no step times of its own to fit; "
+                "record one of our own engine, `cbbench run --model MODEL`"
+            )
         if (engine.model, engine.device) != (first.model, first.device):
             raise UsageError(f"{folder}: another model or device than {runs[0]}, so its steps follow another law")
 
@@ -78,6 +81,9 @@ def describe(law: StepLaw) -> str:
         f"        + {mixed.kv:.1f} ns per KV position + {mixed.pair:.2f} ns per (query, key) pair "
         f"+ {mixed.prefill_kv:.1f} ns per position before a chunk",
         f"gap     {gap.step / 1e6:.3f} ms + {gap.row / 1e3:.1f} us per row",
+        f"swap    {law.swap_block_ns / 1e3:.1f} us per KV block moved"
+        if law.knows_swaps
+        else "swap    not calibrated: no step moved KV blocks, so --on-kv-pressure swap is refused with this law",
         "errors on steps left out of the fit:",
     ]
     for regime, error in law.origin.hold_out.items():

@@ -122,15 +122,20 @@ class Simulated:
         return config.max_model_len or known
 
     def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
-        from engines.simulated.choose import default_kv_blocks
+        from engines.simulated.choose import default_kv_blocks, refuse_free_swaps
         from engines.simulated.engine import SimulatedEngine
 
+        if config.on_kv_pressure == "swap":
+            refuse_free_swaps(self.law)
+        law = self.law.with_blocks_of(config.block_size)
         context = self.context_tokens(config)
-        blocks = config.kv_blocks or default_kv_blocks(self.law, config.hardware, config.model, config.block_size)
+        blocks = config.kv_blocks or default_kv_blocks(
+            law, config.hardware, config.model, config.block_size, config.gpu_memory_utilization
+        )
         device = "cpu" if self.law.origin.device == "cpu" else "cuda"  # a law's device may be a GPU's name
         scheduler = scheduler_of(config, blocks or blocks_for_every_seat(plan, config, context), context, device)
         refuse_what_never_fits(config, plan, scheduler)
-        engine = SimulatedEngine(scheduler, self.law)
+        engine = SimulatedEngine(scheduler, law)
         model = self.law.origin.model or config.model
         return engine, _info("simulated", config, scheduler, model, config.hardware or device, engine.describe())
 

@@ -23,6 +23,15 @@ from engines.simulated.law import DecodeTerms, GapTerms, MixedTerms, Origin, Ste
 MIN_STEPS = 10  # of either regime
 MAX_MEAN_ERROR = 0.25  # on steps left out, in either regime; kernels measured alone give 0.01 to 0.06
 NARROW = 2.0  # below this ratio of most to fewest rows, the cost of a row is a guess
+# What to do where a run has too few steps of a kind, by kind.
+MORE_STEPS = {
+    "decode": "these are steps without prompts, so give answers more tokens than there are requests: "
+    "`cbbench run --num-requests 64 --max-num-seqs 8 --workload 'prompt=uniform(16,512);output=uniform(32,128)'`",
+    "mixed": "these are steps with prompts in them, and there are more with more requests than seats, in smaller steps "
+    "or at a rate: `cbbench run --num-requests 64 --max-num-seqs 8 --max-num-batched-tokens 128`; or fit two runs "
+    "together, `cbbench calibrate RUN RUN_AT_A_RATE`",
+}
+SHORT_STEP_NS = 5e6  # on a CPU steps below this are mostly the host's own noise
 COLUMNS = ("decode_kv_positions", "prefill_kv_positions", "prefill_pairs")  # of the ledger, needed beside the counts
 
 
@@ -51,7 +60,9 @@ class MeasuredSteps:
 def measured_steps(steps: StepArray) -> MeasuredSteps:
     """From a ledger. EngineError where it has no steps, or was written before the columns that the law needs."""
     if not len(steps):
-        raise EngineError("this run recorded no engine steps: only the reference engine can be calibrated on")
+        raise EngineError(
+            "this run recorded no engine steps: calibrate on one of the reference engine, `cbbench run --model MODEL`"
+        )
     if missing := [name for name in COLUMNS if name not in (steps.dtype.names or ())]:
         raise EngineError(f"this run's ledger has no {', '.join(missing)}: record it again with this version")
     before_ns = np.concatenate(([0], steps["end_ns"][:-1]))
@@ -97,7 +108,7 @@ def calibrate(
         if (found := int(steps.sum())) < MIN_STEPS:
             raise EngineError(
                 f"cannot calibrate on {origin.source}: {found} {regime} steps, at least {MIN_STEPS} are needed; "
-                f"run more requests, with prompts and outputs of many tokens"
+                f"{MORE_STEPS[regime]}"
             )
     duration_ns = measured.duration_ns.astype(np.float64)
     rows = _launched_rows(measured.rows, row_buckets)
@@ -113,8 +124,7 @@ def calibrate(
         if (error := hold_out[regime].mean) > max_mean_error:
             raise EngineError(
                 f"cannot calibrate on {origin.source}: {regime} steps left out of the fit are predicted {error:.0%} "
-                f"off on average, at most {max_mean_error:.0%} is accepted; the machine was disturbed, or its steps "
-                f"follow another law"
+                f"off on average, at most {max_mean_error:.0%} is accepted; {_steadier(measured, origin)}"
             )
     fitted = {regime: fit(x, y) for regime, (x, y, fit) in regimes.items()}
     law = StepLaw(
@@ -153,6 +163,19 @@ def _swap_block_ns(law: StepLaw, measured: MeasuredSteps) -> float:
     shapes = measured.shapes()
     beyond_ns = sum(int(measured.duration_ns[i]) - law.duration_ns(shapes[i]) for i in moving)
     return _rounded(max(0.0, beyond_ns / sum(shapes[i].swapped_blocks for i in moving)))
+
+
+def _steadier(measured: MeasuredSteps, origin: Origin) -> str:
+    """What to do about steps that no law predicts, in words."""
+    median_ns = float(np.median(measured.duration_ns[measured.decode_only]))
+    advice = ["repeat the run while nothing else runs on the machine, with more requests (--num-requests 256)"]
+    if median_ns < SHORT_STEP_NS:
+        of = f" of {origin.model}" if origin.model else ""
+        advice.append(
+            f"decode steps{of} take {median_ns / 1e6:.2g} ms in the median, too short to time well, so take a "
+            "larger --model"
+        )
+    return "; ".join([*advice, "--max-error accepts a worse fit"])
 
 
 def _launched_rows(rows: IntArray, buckets: tuple[int, ...]) -> IntArray:

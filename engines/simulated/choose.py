@@ -7,7 +7,7 @@ from pathlib import Path
 from engines.base import EngineError
 from engines.reference.model.config import SHAPES, ModelConfig  # a shape is numbers: no torch comes with it
 from engines.simulated.law import StepLaw, load_law
-from engines.simulated.roofline import HARDWARE, kv_blocks_in_memory, roofline_law
+from engines.simulated.roofline import HARDWARE, MEMORY_SHARE, kv_blocks_in_memory, roofline_law
 
 
 def choose_law(law: Path | None, hardware: str | None, model: str) -> StepLaw:
@@ -24,17 +24,39 @@ def choose_law(law: Path | None, hardware: str | None, model: str) -> StepLaw:
     return roofline_law(hardware, model, _shape(model))
 
 
+def refuse_free_swaps(law: StepLaw) -> None:
+    """EngineError where the law cannot say what swapping costs: for nothing, it would win every comparison."""
+    if not law.knows_swaps:
+        raise EngineError(
+            f"--on-kv-pressure swap: what a swap costs is not calibrated, as no step of {law.origin.source} moved KV "
+            "blocks; record a run that swaps (`cbbench run --on-kv-pressure swap --kv-blocks N`, N too few for all "
+            "seats) and calibrate on both: `cbbench calibrate RUN SWAPPING_RUN`"
+        )
+
+
 def default_context_tokens(law: StepLaw, model: str) -> int:
     """The run's that the law was fitted to, else the model's."""
     return law.origin.max_model_len or _shape(model).max_position
 
 
-def default_kv_blocks(law: StepLaw, hardware: str | None, model: str, block_size: int) -> int | None:
-    """The pool's size where the law or the hardware tells it; None: nobody knows, so memory is no limit."""
+def default_kv_blocks(
+    law: StepLaw, hardware: str | None, model: str, block_size: int, memory_share: float | None = None
+) -> int | None:
+    """The pool's size where the law or the hardware tells it; None: nobody knows, so memory is no limit.
+
+    memory_share: of what the weights leave of the hardware's memory. EngineError beside a law of a run.
+    """
+    if memory_share is not None and hardware is None:
+        raise EngineError(
+            "--gpu-memory-utilization: a law says how long steps take, not how much memory there is; "
+            "--kv-blocks N sets its KV cache"
+        )
     origin = law.origin
     if origin.kv_blocks is not None and origin.block_size is not None:
         return max(1, origin.kv_blocks * origin.block_size // block_size)
-    return None if hardware is None else kv_blocks_in_memory(hardware, _shape(model), block_size)
+    if hardware is None:
+        return None
+    return kv_blocks_in_memory(hardware, _shape(model), block_size, memory_share or MEMORY_SHARE)
 
 
 def _shape(model: str) -> ModelConfig:

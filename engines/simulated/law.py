@@ -85,7 +85,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     device: str | None = None
     kv_blocks: int | None = None  # of the run: an engine's own pool, and the best guess for one that stands for it
-    block_size: int | None = None  # tokens
+    block_size: int | None = None  # tokens; of the blocks that swap_block_ns is for, too
     max_model_len: int | None = None  # tokens
     hold_out: dict[str, HoldOut] = {}  # by regime: decode, mixed, gap
     fitted_on: dict[str, tuple[int, int]] = {}  # smallest and largest rows, tokens, kv: beyond is extrapolation
@@ -98,7 +98,7 @@ class StepLaw(msgspec.Struct, frozen=True, kw_only=True):
     decode: DecodeTerms
     mixed: MixedTerms
     gap: GapTerms
-    swap_block_ns: float = 0.0
+    swap_block_ns: float = 0.0  # per block moved out or in; 0: nobody knows, see knows_swaps
     overlapped: bool = False  # the next step is planned while one runs, as on a GPU
     row_buckets: tuple[int, ...] = ()  # a decode-only step runs as the next larger one (CUDA graphs); empty: as it is
     origin: Origin
@@ -107,6 +107,26 @@ class StepLaw(msgspec.Struct, frozen=True, kw_only=True):
     def label(self) -> str:
         """Goes wherever a prediction is shown."""
         return f"calibrated on {self.origin.source}" if self.calibrated else f"UNCALIBRATED: {self.origin.source}"
+
+    @property
+    def knows_swaps(self) -> bool:
+        """Moving KV blocks is never free: a law without a cost was fitted to steps that moved none."""
+        return self.swap_block_ns > 0
+
+    def with_blocks_of(self, tokens: int) -> StepLaw:
+        """The law of an engine whose KV blocks hold as many tokens: moving one takes longer with its bytes."""
+        known = self.origin.block_size
+        if known is None or known == tokens or not self.knows_swaps:
+            return self
+        return msgspec.structs.replace(
+            self,
+            swap_block_ns=self.swap_block_ns * tokens / known,
+            origin=msgspec.structs.replace(
+                self.origin,
+                block_size=tokens,
+                kv_blocks=None if (blocks := self.origin.kv_blocks) is None else max(1, blocks * known // tokens),
+            ),
+        )
 
     def duration_ns(self, shape: StepShape) -> int:
         if shape.decode_only:

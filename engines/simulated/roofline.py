@@ -4,6 +4,7 @@ promise latencies.
     decode   weights / bandwidth                        + KV bytes of a position / bandwidth, per position read
     mixed    max(weights / bandwidth, tokens · FLOPs / peak)      a knee: flat until compute is what takes longer
              + attention FLOPs per (query, key) pair + KV in front of the chunks
+    swap     bytes of a KV block / host link, per block moved out or in; nothing runs beside it
 
 Bandwidth and peak are taken at the shares below; docs/simulation.md compares the result with measured kernels.
 """
@@ -18,9 +19,13 @@ from engines.simulated.law import DecodeTerms, GapTerms, MixedTerms, Origin, Ste
 
 BANDWIDTH_SHARE = 0.8  # of the data sheet's, reached by decode kernels
 COMPUTE_SHARE = 0.6  # of the dense bf16 peak, reached by large matrix products
-MEMORY_SHARE = 0.9  # of the device's memory, for weights and KV
+MEMORY_SHARE = 0.9  # of the memory that the weights leave, for KV; --gpu-memory-utilization says another
 GAP_NS = 500_000.0  # host time between steps; engines report 0.2 to several ms
+BLOCK_TOKENS = 16  # of the block that swap_block_ns is told for; StepLaw.with_blocks_of tells others
 BYTES = 2  # bf16, weights and KV
+# What pinned copies reach one way, over 16 lanes; the links' own peaks are 31.5 and 63 GB/s.
+PCIE_4_BYTES_PER_S = 25e9  # nvbandwidth on an A100: forums.developer.nvidia.com/t/352186
+PCIE_5_BYTES_PER_S = 50e9  # KV blocks of an H100: blog.vllm.ai/2026/01/08/kv-offloading-connector.html
 UNCALIBRATED = "data sheet and model shape only; expect tens of percent, and more on TTFT tails"
 
 
@@ -52,17 +57,18 @@ class Hardware:
     bytes_per_s: float
     flop_per_s: float  # dense bf16
     memory_bytes: float
+    link_bytes_per_s: float  # to the host's memory, one way; measured, not the data sheet's
 
 
 HARDWARE: dict[str, Hardware] = {
-    "a10": Hardware(600e9, 125e12, 24e9),
-    "a100": Hardware(2039e9, 312e12, 80e9),
-    "a100-40gb": Hardware(1555e9, 312e12, 40e9),
-    "h100": Hardware(3350e9, 989e12, 80e9),
-    "h200": Hardware(4800e9, 989e12, 141e9),
-    "l4": Hardware(300e9, 121e12, 24e9),
-    "l40s": Hardware(864e9, 362e12, 48e9),
-    "rtx4090": Hardware(1008e9, 165e12, 24e9),
+    "a10": Hardware(600e9, 125e12, 24e9, PCIE_4_BYTES_PER_S),
+    "a100": Hardware(2039e9, 312e12, 80e9, PCIE_4_BYTES_PER_S),
+    "a100-40gb": Hardware(1555e9, 312e12, 40e9, PCIE_4_BYTES_PER_S),
+    "h100": Hardware(3350e9, 989e12, 80e9, PCIE_5_BYTES_PER_S),
+    "h200": Hardware(4800e9, 989e12, 141e9, PCIE_5_BYTES_PER_S),
+    "l4": Hardware(300e9, 121e12, 24e9, PCIE_4_BYTES_PER_S),
+    "l40s": Hardware(864e9, 362e12, 48e9, PCIE_4_BYTES_PER_S),
+    "rtx4090": Hardware(1008e9, 165e12, 24e9, PCIE_4_BYTES_PER_S),
 }
 
 
@@ -84,24 +90,29 @@ def roofline_law(hardware: str, model_name: str, model: ModelShape) -> StepLaw:
             row=0.0, kv=kv_ns, pair=pair_ns, prefill_kv=kv_ns,
         ),
         gap=GapTerms(step=GAP_NS, row=0.0),
-        swap_block_ns=0.0,
+        swap_block_ns=1e9 * block_bytes(model, BLOCK_TOKENS) / device.link_bytes_per_s,
         origin=Origin(
             source=f"roofline of {model_name} on {hardware}",
-            model=model_name, device=hardware, warnings=(UNCALIBRATED,),
+            model=model_name, device=hardware, block_size=BLOCK_TOKENS, warnings=(UNCALIBRATED,),
         ),
     )  # fmt: skip
 
 
-def kv_blocks_in_memory(hardware: str, model: ModelShape, block_size: int) -> int:
-    """KV blocks beside the weights. EngineError where not even the weights fit. An engine's own count is better: a
-    wrong one costs more accuracy than the law does."""
+def block_bytes(model: ModelShape, block_size: int) -> int:
+    """K and V of `block_size` tokens in all layers."""
+    return block_size * model.kv_elements_per_token * BYTES
+
+
+def kv_blocks_in_memory(hardware: str, model: ModelShape, block_size: int, share: float = MEMORY_SHARE) -> int:
+    """KV blocks in `share` of the memory beside the weights, which is what --gpu-memory-utilization means on a GPU.
+    EngineError where none fits. An engine's own count is better: a wrong one costs more accuracy than the law does."""
     device = find_hardware(hardware)
-    room_bytes = device.memory_bytes * MEMORY_SHARE - model.parameters * BYTES
-    blocks = int(room_bytes / (block_size * model.kv_elements_per_token * BYTES))
+    room_bytes = (device.memory_bytes - model.parameters * BYTES) * share
+    blocks = int(room_bytes / block_bytes(model, block_size))
     if blocks < 1:
         raise EngineError(
-            f"--hardware {hardware}: {model.parameters * BYTES / 1e9:.1f} GB of weights leave no room for KV in "
-            f"{MEMORY_SHARE:.0%} of {device.memory_bytes / 1e9:.0f} GB"
+            f"--hardware {hardware}: {model.parameters * BYTES / 1e9:.1f} GB of weights in "
+            f"{device.memory_bytes / 1e9:.0f} GB leave no room for KV (--gpu-memory-utilization {share:g})"
         )
     return blocks
 

@@ -11,7 +11,7 @@ import pytest
 from engines.base import EngineError
 from engines.scheduling.ledger import LEDGER
 from engines.simulated.calibrate import COLUMNS, MeasuredSteps, calibrate, measured_steps
-from engines.simulated.law import Origin, StepLaw, StepShape
+from engines.simulated.law import DecodeTerms, Origin, StepLaw, StepShape
 from tests.engines.simulated.laws import LAW
 
 
@@ -88,6 +88,26 @@ def test_steps_that_follow_no_law_are_refused_with_the_error() -> None:
         calibrate(_steps(100, LAW, noise=1.0), Origin(source="runs/x"))
 
 
+def test_a_refused_fit_says_what_would_be_better() -> None:
+    short = msgspec.structs.replace(
+        LAW,
+        decode=DecodeTerms(step=1e6, row=0.0, kv=0.0),
+        mixed=msgspec.structs.replace(LAW.mixed, step=1e6, token=0.0, beyond_knee=0.0, row=0.0, kv=0.0, pair=0.0),
+    )
+    for law, model in ((LAW, False), (short, True)):
+        with pytest.raises(EngineError, match=r"nothing else runs .*--num-requests \d+.*--max-error") as refused:
+            calibrate(_steps(100, law, noise=1.0), Origin(source="x", model="tiny"))
+        assert ("decode steps of tiny take" in str(refused.value)) == ("larger --model" in str(refused.value)) == model
+    steps = _steps(60, LAW)
+    for drop_decode, hint in ((True, "output=uniform(32,128)"), (False, "--max-num-batched-tokens 128")):
+        rows = steps.rows + 1  # a token more than rows: every step has a prompt in it
+        tokens = np.where(steps.decode_only, rows + 1, steps.tokens + 1) if drop_decode else rows
+        with pytest.raises(EngineError, match="at least 10 are needed; ") as refused:
+            calibrate(replace(steps, tokens=tokens, rows=rows), Origin(source="x"))
+        assert "cbbench run --num-requests 64 --max-num-seqs 8" in str(refused.value)
+        assert hint in str(refused.value)
+
+
 def test_too_few_steps_are_refused_with_the_number() -> None:
     with pytest.raises(EngineError, match=r"runs/x: 8 decode steps, at least 10 are needed"):
         calibrate(_steps(16, LAW), Origin(source="runs/x"))
@@ -121,7 +141,7 @@ def test_moving_kv_blocks_has_a_cost_of_its_own() -> None:
     law = calibrate(_steps(400, moving, swapping=0.2), Origin(source="x"))
     assert law.swap_block_ns == pytest.approx(250_000, rel=0.01)
     assert law.origin.hold_out["decode"].mean < 1e-4
-    assert calibrate(_steps(400, LAW), Origin(source="x")).swap_block_ns == 0.0
+    assert not calibrate(_steps(400, LAW), Origin(source="x")).knows_swaps
 
 
 def test_an_old_ledger_is_refused_by_the_names_it_lacks() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from engines.base import EngineError
-from engines.simulated.choose import choose_law, default_context_tokens, default_kv_blocks
+from engines.simulated.choose import choose_law, default_context_tokens, default_kv_blocks, refuse_free_swaps
 from engines.simulated.law import LAW_FILE, save_law
 from tests.engines.simulated.laws import LAW
 
@@ -27,8 +27,32 @@ def test_the_run_knows_its_own_pool_and_context_best() -> None:
     assert default_kv_blocks(law, None, "tiny", block_size=8) == 200
     assert default_context_tokens(law, "tiny") == 640
     assert default_kv_blocks(LAW, None, "tiny", block_size=16) is None
-    assert default_kv_blocks(LAW, "h100", "llama-3.1-8b", block_size=16) == 26_674
+    assert default_kv_blocks(LAW, "h100", "llama-3.1-8b", block_size=16) == 27_439
     assert default_context_tokens(LAW, "llama-3.1-8b") == 131_072
+
+
+def test_a_share_of_the_memory_is_a_share_of_the_blocks() -> None:
+    law = choose_law(None, "h100", "llama-3.1-8b")
+    half, most = (default_kv_blocks(law, "h100", "llama-3.1-8b", 16, share) for share in (0.5, 0.9))
+    assert half == 15_244
+    assert most == 27_439
+    with pytest.raises(EngineError, match=r"^--gpu-memory-utilization: a law .* --kv-blocks N"):
+        default_kv_blocks(LAW, None, "tiny", 16, 0.5)
+
+
+def test_a_law_that_has_seen_no_swap_does_not_sell_them_for_nothing() -> None:
+    with pytest.raises(EngineError, match=r"^--on-kv-pressure swap: .* not calibrated, as no step of a test moved"):
+        refuse_free_swaps(LAW)
+    refuse_free_swaps(msgspec.structs.replace(LAW, swap_block_ns=1.0))
+
+
+def test_blocks_of_another_size_move_in_another_time() -> None:
+    origin = msgspec.structs.replace(LAW.origin, kv_blocks=100, block_size=16)
+    law = msgspec.structs.replace(LAW, origin=origin, swap_block_ns=1000.0)
+    other = law.with_blocks_of(32)
+    assert (other.swap_block_ns, other.origin.kv_blocks, other.origin.block_size) == (2000.0, 50, 32)
+    assert default_kv_blocks(other, None, "tiny", block_size=32) == 50
+    assert law.with_blocks_of(16) is law
 
 
 def test_usage_errors_are_one_line_with_the_choices(tmp_path: Path) -> None:

@@ -39,9 +39,22 @@ def test_faster_hardware_is_never_slower() -> None:
             assert slow_ns >= fast_ns
 
 
+def test_swapping_a_block_takes_its_bytes_over_the_link() -> None:
+    """2 MiB of an 8B model's KV: 42 us over PCIe 5, twice that over PCIe 4, half of that for blocks of 8 tokens."""
+    newer, older = (roofline_law(name, "", LLAMA) for name in ("h200", "a100"))
+    stays, moves = (StepShape(4, 4, 4000, 0, 0, swapped_blocks=blocks) for blocks in (0, 100))
+    took_ns = newer.duration_ns(moves) - newer.duration_ns(stays)
+    assert took_ns == pytest.approx(100 * 16 * 131_072 / 50e9 * 1e9, abs=1)
+    assert older.swap_block_ns == 2 * newer.swap_block_ns
+    assert newer.with_blocks_of(8).swap_block_ns == newer.swap_block_ns / 2
+    assert all(roofline_law(name, "", LLAMA).knows_swaps for name in HARDWARE)
+
+
 def test_kv_blocks_fill_the_memory_beside_the_weights() -> None:
-    assert kv_blocks_in_memory("h100", LLAMA, 16) == int((80e9 * 0.9 - LLAMA.parameters * 2) / (16 * 131_072))
-    with pytest.raises(EngineError, match="no room for KV"):
+    room_bytes = 80e9 - LLAMA.parameters * 2
+    assert kv_blocks_in_memory("h100", LLAMA, 16) == int(room_bytes * 0.9 / (16 * 131_072))
+    assert kv_blocks_in_memory("h100", LLAMA, 16, 0.5) == int(room_bytes * 0.5 / (16 * 131_072))
+    with pytest.raises(EngineError, match=r"no room for KV \(--gpu-memory-utilization 0.9\)"):
         kv_blocks_in_memory("a10", SHAPES["llama-3.1-8b"].__class__(**{**_fields(), "layers": 60}), 16)
 
 

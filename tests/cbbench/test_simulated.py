@@ -1,0 +1,51 @@
+"""Simulated runs from the command line: memory from the data sheet, and what a law does not know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engines.simulated.law import LAW_FILE, save_law
+from tests.cbbench.conftest import Outcome
+from tests.engines.simulated.laws import LAW
+
+Call = Callable[..., Outcome]
+H200 = ("run", "--engine", "simulated", "--hardware", "h200", "--model", "llama-3.1-8b", "--num-requests", 4)
+FROM_A_LAW = ("run", "--engine", "simulated", "--law", LAW_FILE, "--model", "tiny", "--num-requests", 4,
+              "--workload", "prompt=fixed(8);output=fixed(8)")  # fmt: skip
+
+
+def engine_config(folder: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(Path(folder, "run.json").read_bytes())["engine"]["config"]
+    return found
+
+
+def test_less_memory_is_fewer_blocks(cbbench: Call) -> None:
+    blocks = []
+    for share in ("0.5", "0.9"):
+        outcome = cbbench(*H200, "--gpu-memory-utilization", share, "-o", share)
+        assert outcome.code == 0, outcome.err
+        assert f"KV pool {engine_config(share)['kv_blocks']:,} blocks of 16 tokens" in outcome.out
+        blocks.append(engine_config(share)["kv_blocks"])
+    assert blocks == [29_787, 53_618]
+
+
+@pytest.mark.parametrize("refused", [("--on-kv-pressure", "swap"), ("--gpu-memory-utilization", "0.5")])
+def test_what_a_law_does_not_know_is_refused(cbbench: Call, refused: tuple[str, str]) -> None:
+    save_law(LAW, Path(LAW_FILE))
+    outcome = cbbench(*FROM_A_LAW, *refused, "-o", "out")
+    assert outcome.code == 2, outcome.err
+    assert outcome.error_line.startswith(f"error: {refused[0]}")
+    assert not Path("out").exists()
+
+
+def test_swapped_blocks_are_paid_for(cbbench: Call) -> None:
+    """2 MiB of KV a block over PCIe 5; a block of twice the tokens costs twice as much."""
+    for size in (16, 32):
+        assert cbbench(*H200, "--on-kv-pressure", "swap", "--block-size", size, "-o", str(size)).code == 0
+        law = engine_config(str(size))["law"]
+        assert isinstance(law, dict)
+        assert law["swap_block_ns"] == pytest.approx(size * 131_072 / 50)
