@@ -26,6 +26,7 @@ from reports.tuning.trials import Setting, Trial, best_of
 
 TOKENS_GROWTH = 8  # the budget of a step may grow to so many times where it began
 OF_THE_WEIGHTS = ("weights", "device", "dtype", "attention")  # which a simulator has none of
+OF_THE_MEMORY = ("gpu_memory_utilization",)  # nor does the law of a run
 
 
 def tune(given: Mapping[str, Any], *, most_runs: int, confirm_runs: int) -> int:
@@ -63,7 +64,8 @@ def configs(given: Mapping[str, Any]) -> tuple[RunConfig, RunConfig]:
         config = build_config(given)
         return config, config
     real = {name: value for name, value in given.items() if name not in law}
-    plain = {name: value for name, value in real.items() if name not in OF_THE_WEIGHTS}
+    unknown = OF_THE_WEIGHTS + (OF_THE_MEMORY if "law" in law else ())
+    plain = {name: value for name, value in real.items() if name not in unknown}
     return build_config({**plain, **law, "engine": "simulated"}), build_config(real)
 
 
