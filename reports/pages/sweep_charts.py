@@ -175,5 +175,5 @@ def details(sweep: SweepFile, one: CurvePoint) -> dict[str, str]:
 
 def _sla_rules(sweep: SweepFile, field: str) -> list[Rule]:
     """SLAs on this number. In open loop TTFT and E2EL of a point are from the schedule, and so are they."""
-    parsed = [parse(expr) for expr in sweep.sla]
-    return [Rule(one.bound, one.expr) for one in parsed if not one.scope and one.metric.replace("_sched_ms", "_ms") == field]
+    parsed = [one for one in map(parse, sweep.sla) if one.scope is None]
+    return [Rule(one.bound, one.expr) for one in parsed if one.metric.replace("_sched_ms", "_ms") == field]
