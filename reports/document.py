@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Tone = Literal["good", "bad", "unsure", "plain"]
+Mark = Literal["recommended", "knee"]
 
 
 @dataclass(frozen=True)
@@ -77,18 +78,20 @@ class Spot:
     details: Mapping[str, str] = field(default_factory=dict)
     y_interval: tuple[float, float] | None = None
     x_interval: tuple[float, float] | None = None
-    mark: str = ""  # "recommended", "knee": drawn larger and named
+    marks: Sequence[Mark] = ()  # each is drawn around the point, in a shape of its own
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points, joined in the order given."""
+    """Points; those of a series are joined in the order given."""
 
     x: Axis
     y: Axis
     spots: Sequence[Spot]
     rules: Sequence[Rule] = ()
     frontier: Sequence[tuple[float, float]] = ()  # drawn as a line of its own
+    legend: str = ""  # what the names of the series are values of
+    joined: bool = True  # not where the points go over words: there is nothing between two of them
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from reports.document import Axis
 
 LOG_SPAN = 10.0
+NARROW = 0.02  # a span below this share of the values is hardly a difference: it may not fill the chart
 
 
 def fitted(title: str, values: Sequence[float], *, may_be_log: bool = True) -> Axis:
@@ -16,7 +17,8 @@ def fitted(title: str, values: Sequence[float], *, may_be_log: bool = True) -> A
     if may_be_log and low > 0 and high > LOG_SPAN * low:
         room = (high / low) ** 0.06
         return Axis(title, log=True, domain=(low / room, high * room), ticks=log_ticks(low / room, high * room))
-    room = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
+    size = max(abs(low), abs(high))
+    room = (0.05 * size if high - low < NARROW * size else 0.08 * (high - low)) or 1.0
     return Axis(title, domain=(0.0 if 0 <= low < 0.4 * high else low - room, high + room))
 
 

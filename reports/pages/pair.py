@@ -7,6 +7,7 @@ from reports.pages.details import capital, configuration, definition_section, en
 from reports.pages.evidence import evidence, slot_sections
 from reports.pages.reported import Reported
 from reports.pages.run import title_of
+from reports.pages.workload import workload_title
 from reports.render.compare import ROWS
 from reports.render.modes import MODES
 from reports.render.words import MISSING, number
@@ -29,7 +30,8 @@ def pair_report(first: Reported, second: Reported) -> Report:
     ]
     word, tone = verdict_of(same)
     title = f"{opening(second.label)} against {first.label}"
-    subtitle = " · ".join(dict.fromkeys([title_of(first.run), title_of(second.run), first.run.workload.spec]))
+    workloads = [workload_title(one.run.workload.spec) for one in runs]
+    subtitle = " · ".join(dict.fromkeys([title_of(first.run), title_of(second.run), *workloads]))
     return Report("cbbench · two runs", title, subtitle, word, tone, sections)
 
 

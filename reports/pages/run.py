@@ -14,6 +14,7 @@ from reports.pages.details import (
 )
 from reports.pages.evidence import evidence
 from reports.pages.reported import Reported
+from reports.pages.workload import workload_title
 from reports.render.words import number, share
 from reports.schema import RunFile
 
@@ -29,7 +30,12 @@ def run_report(one: Reported) -> Report:
         definition_section(run),
     ]
     return Report(
-        "cbbench · one run", title_of(run), run.workload.spec, word, tone, [one for one in sections if one.blocks]
+        "cbbench · one run",
+        title_of(run),
+        workload_title(run.workload.spec),
+        word,
+        tone,
+        [one for one in sections if one.blocks],
     )
 
 

@@ -128,4 +128,5 @@ def seats_chart(name: str, label: str, record: RunRecord, run: RunFile) -> Chart
         f"Seats, {label}" if label else "Seats",
         Lines(Axis("step"), Axis("seats", domain=(0, num_slots(record)), whole=True), lines, stacked=True),
         caption="All seats of the whole run by what happened in them.",
+        wide=not label,
     )

@@ -11,6 +11,7 @@ from reports.pages.evidence import evidence
 from reports.pages.reported import Reported
 from reports.pages.sweep_charts import curve_charts, gain_charts
 from reports.pages.tenants import tenant_blocks
+from reports.pages.workload import workload_title
 from reports.render.words import MISSING, number, share
 from reports.schema import Point, SweepFile
 
@@ -32,17 +33,18 @@ def sweep_report(sweep: SweepFile, shown: Reported | None) -> Report:
         Section("Points", point_blocks(sweep, curve), leads=True),
         Section("By tenant", tenant_blocks(sweep, curve), leads=True),
     ]
-    where, spec = "", ""
+    where, what = "", ""
     if shown is not None:
         advice, run = sweep.recommendation, shown.run
         place = shown.label if advice and advice.values else f"{shown.label}, as an example"
         alone = shown._replace(label="")
         sections += [Section(f"{one.title} at {place}", one.blocks) for one in evidence([alone])]
         sections += [configuration([("", run)]), environment([("", run)])]
-        where, spec = " on ".join(one for one in (run.engine.model, run.engine.device) if one), run.workload.spec
+        where = " on ".join(one for one in (run.engine.model, run.engine.device) if one)
+        what = workload_title(run.workload.spec)
     sections.append(definition_section(shown.run if shown else None))
     title = f"Sweep of {' and '.join(sweep.params)}{': ' if where else ''}{where}"
-    return Report("cbbench · sweep", title, spec, word, tone, [one for one in sections if one.blocks])
+    return Report("cbbench · sweep", title, what, word, tone, [one for one in sections if one.blocks])
 
 
 def verdict_of(sweep: SweepFile) -> tuple[str, Tone]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from reports.curves import CurvePoint, knee, numeric, pareto, series, short_label
-from reports.document import Chart, Curve, Rule, Spot
+from reports.curves import CurvePoint, knee, numeric, pareto, short_label
+from reports.document import Chart, Curve, Mark, Rule, Spot
 from reports.gate import parse
 from reports.pages.axes import fitted
 from reports.render.modes import pairs_of_modes
@@ -14,14 +14,20 @@ from reports.render.words import number, share
 from reports.schema import SweepFile, Value
 
 INTERVALS = "Bars are 95 % intervals."
+MARKS: dict[Mark, str] = {
+    "recommended": "The ring is the recommended setting.",
+    "knee": "The diamond is the knee: the most throughput per latency.",
+}
 RATES = ("output tok/s", "offered requests/s", "tok/s per user")
 LATENCIES = (("TTFT", "p99_ttft_ms"), ("TPOT", "p99_tpot_ms"), ("E2EL", "p99_e2el_ms"))
+
+Values = tuple[Value, ...]
 
 
 def curve_charts(sweep: SweepFile, curve: Sequence[CurvePoint]) -> list[Chart]:
     """Those that the sweep's points have numbers for."""
     charts = [_throughput_against(sweep, curve, word, field) for word, field in LATENCIES]
-    if any(one.point.rate_per_s for one in curve):
+    if len({one.point.rate_per_s for one in curve if one.point.rate_per_s}) > 1:
         charts += [_latency_against_rate(sweep, curve, word, field) for word, field in LATENCIES[:2]]
     charts.append(_goodput(sweep, curve))
     charts.append(_per_user(sweep, curve))
@@ -29,27 +35,31 @@ def curve_charts(sweep: SweepFile, curve: Sequence[CurvePoint]) -> list[Chart]:
 
 
 def _throughput_against(sweep: SweepFile, curve: Sequence[CurvePoint], word: str, field: str) -> Chart | None:
-    spots = _spots(sweep, curve, "output_token_per_s", field)
+    along = _along(curve)
+    spots = _spots(sweep, curve, along, "output_token_per_s", field)
     if not spots:
         return None
-    rules = _sla_rules(sweep, field)
-    plot = _plot("output tok/s", f"P99 {word}, ms", spots, rules)
-    said = ["Right and low is good."]
-    said += ["The ring is the recommended setting."] if any(one.mark for one in spots) else []
-    said += [INTERVALS] if any(one.y_interval for one in spots) else []
-    return Chart(f"throughput-p99-{word.lower()}", f"Throughput against P99 {word}", plot, " ".join(said))
+    plot = _plot("output tok/s", f"P99 {word}, ms", spots, _sla_rules(sweep, field))
+    caption = _caption("Right and low is good.", spots)
+    return Chart(
+        f"throughput-p99-{word.lower()}",
+        f"Throughput against P99 {word}",
+        _over(plot, sweep, curve, along),
+        caption,
+    )
 
 
 def _latency_against_rate(sweep: SweepFile, curve: Sequence[CurvePoint], word: str, field: str) -> Chart | None:
-    bends = {bend.values for cut in series(curve).values() if (bend := _bend(cut, field)) is not None}
-    spots = _spots(sweep, curve, "rate_per_s", field, marks=dict.fromkeys(bends, "knee"), labelled=False)
+    along = sweep.params.index("rate") if "rate" in sweep.params else _along(curve)
+    bends = {bend.values for cut in _cuts(curve, along).values() if (bend := _bend(cut, field)) is not None}
+    spots = _spots(sweep, curve, along, "rate_per_s", field, knees=bends, labelled=False)
     if not spots:
         return None
-    rules = _sla_rules(sweep, field)
-    plot = _plot("offered requests/s", f"P99 {word}, ms", spots, rules)
-    caption = f"{INTERVALS if any(one.y_interval for one in spots) else ''} "
-    caption += "The ring is the knee: the most throughput per latency." if bends else "No knee between the ends."
-    return Chart(f"rate-p99-{word.lower()}", f"P99 {word} against offered rate", plot, caption.strip())
+    plot = _plot("offered requests/s", f"P99 {word}, ms", spots, _sla_rules(sweep, field))
+    caption = _caption("" if bends else "No knee between the ends.", spots)
+    return Chart(
+        f"rate-p99-{word.lower()}", f"P99 {word} against offered rate", _over(plot, sweep, curve, along), caption
+    )
 
 
 def _bend(cut: Sequence[CurvePoint], field: str) -> CurvePoint | None:
@@ -59,24 +69,37 @@ def _bend(cut: Sequence[CurvePoint], field: str) -> CurvePoint | None:
 
 
 def _goodput(sweep: SweepFile, curve: Sequence[CurvePoint]) -> Chart | None:
-    if not all(numeric([one.values[0]]) for one in curve):
+    along = _along(curve)
+    if not numeric(one.values[along] for one in curve):
         return None
-    spots = _spots(sweep, curve, None, "goodput_per_s", labelled=False)
+    spots = _spots(sweep, curve, along, None, "goodput_per_s", labelled=False)
     if not spots:
         return None
-    plot = _plot(sweep.params[0], "requests/s within the SLA", spots)
+    plot = _plot(sweep.params[along], "requests/s within the SLA", spots)
     plot = replace(plot, x=replace(plot.x, ticks=sorted({one.x for one in spots})))
-    return Chart("goodput", f"Goodput against {sweep.params[0]}", plot, f"Requests that met {', '.join(sweep.sla)}.")
+    caption = _caption(f"Requests that met {', '.join(sweep.sla)}.", spots)
+    return Chart("goodput", f"Goodput against {sweep.params[along]}", _over(plot, sweep, curve, along), caption)
 
 
 def _per_user(sweep: SweepFile, curve: Sequence[CurvePoint]) -> Chart | None:
-    spots = _spots(sweep, curve, "tokens_per_s_per_user", "output_token_per_s")
-    edge = [(one.point.tokens_per_s_per_user or 0.0, one.point.output_token_per_s or 0.0) for one in pareto(curve)]
+    along = _along(curve)
+    spots = _spots(sweep, curve, along, "tokens_per_s_per_user", "output_token_per_s")
     if not spots:
         return None
-    plot = replace(_plot("tok/s per user", "output tok/s in total", spots), frontier=edge)
-    caption = "What one user sees (1000 / median TPOT) against what all get together. The line is the Pareto frontier."
-    return Chart("per-user", "Speed per user against throughput", plot, caption)
+    plot = _over(_plot("tok/s per user", "output tok/s in total", spots), sweep, curve, along)
+    said = "What one user sees (1000 / median TPOT) against what all get together."
+    if plot.joined:
+        edge = [(one.point.tokens_per_s_per_user or 0.0, one.point.output_token_per_s or 0.0) for one in pareto(curve)]
+        plot = replace(plot, frontier=edge)
+        said += " The line is the Pareto frontier."
+    return Chart("per-user", "Speed per user against throughput", plot, _caption(said, spots))
+
+
+def _caption(said: str, spots: Sequence[Spot]) -> str:
+    """With what the marks and the bars in it mean."""
+    told = [said] + [text for mark, text in MARKS.items() if any(mark in one.marks for one in spots)]
+    told += [INTERVALS] if any(one.y_interval or one.x_interval for one in spots) else []
+    return " ".join(one for one in told if one)
 
 
 def gain_charts(sweep: SweepFile) -> list[Chart]:
@@ -114,45 +137,63 @@ def _plot(x: str, y: str, spots: Sequence[Spot], rules: Sequence[Rule] = ()) -> 
     return Curve(fitted(x, across, may_be_log=x not in RATES), y_axis, spots, rules)
 
 
+def _along(curve: Sequence[CurvePoint]) -> int:
+    """The parameter that lines follow: the first whose values are numbers; there is nothing between two words."""
+    columns = list(zip(*(one.values for one in curve), strict=True))
+    return next((at for at, column in enumerate(columns) if numeric(column)), 0)
+
+
+def _cuts(curve: Sequence[CurvePoint], along: int) -> dict[Values, list[CurvePoint]]:
+    """A line for each value of the other parameter; {(): all} where there is none."""
+    cuts: dict[Values, list[CurvePoint]] = {}
+    for one in curve:
+        cuts.setdefault(one.values[:along] + one.values[along + 1 :], []).append(one)
+    return cuts
+
+
+def _over(plot: Curve, sweep: SweepFile, curve: Sequence[CurvePoint], along: int) -> Curve:
+    """The plot with the other parameter's name over the legend, and without lines between words."""
+    others = sweep.params[:along] + sweep.params[along + 1 :]
+    return replace(plot, legend=", ".join(others), joined=numeric(one.values[along] for one in curve))
+
+
 def _spots(
     sweep: SweepFile,
     curve: Sequence[CurvePoint],
+    along: int,
     x_field: str | None,
     y_field: str,
     *,
-    marks: dict[tuple[Value, ...], str] | None = None,
+    knees: Collection[Values] = (),
     labelled: bool = True,
 ) -> list[Spot]:
-    """One per setting that has both numbers. `x_field` None: the first parameter itself."""
+    """One per setting that has both numbers. `x_field` None: the parameter `along` itself."""
     advice = sweep.recommendation
-    chosen = {advice.values: "recommended"} if advice and advice.values else {}
-    names: dict[tuple[Value, ...], str] = chosen if marks is None else marks
+    marked: dict[Mark, Collection[Values]] = {
+        "recommended": [advice.values] if advice and advice.values else [],
+        "knee": knees,
+    }
     spots = []
-    for cut, points in series(curve).items():
+    for cut, points in _cuts(curve, along).items():
         for one in points:
-            x = one.values[0] if x_field is None else getattr(one.point, x_field)
+            x = one.values[along] if x_field is None else getattr(one.point, x_field)
             y = getattr(one.point, y_field)
             if x is None or y is None or (x_field is not None and not x):
                 continue
-            label = short_label(one.values[:1])
-            mark = names.get(one.values, "")
+            marks = [mark for mark, settings in marked.items() if one.values in settings]
             spots.append(
                 Spot(
                     x=float(x),
                     y=float(y),
-                    label=f"{label} ({mark})" if mark and marks is not None else label if labelled else "",
-                    series=", ".join(_named(sweep.params[1:], cut)),
+                    label=short_label([one.values[along]]) if labelled else "knee" if "knee" in marks else "",
+                    series=short_label(cut),
                     details=details(sweep, one),
                     y_interval=one.intervals.get(y_field),
                     x_interval=one.intervals.get(x_field) if x_field else None,
-                    mark=mark,
+                    marks=marks,
                 )
             )
     return spots
-
-
-def _named(params: Sequence[str], values: Sequence[Value]) -> list[str]:
-    return [str(value) if param == "mode" else f"{param} {value}" for param, value in zip(params, values, strict=True)]
 
 
 def details(sweep: SweepFile, one: CurvePoint) -> dict[str, str]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, cast
 
-from reports.document import Axis, Bars, Chart, Curve, Lines, Rule, Seats
+from reports.document import Axis, Bars, Chart, Curve, Lines, Mark, Rule, Seats
 from reports.files import FolderError
 from reports.render import labels
 from reports.render.palette import LIGHT, series
@@ -27,6 +27,8 @@ Spec = dict[str, Any]
 WIDTH, HEIGHT = 720, 340  # of pictures, in pixels
 SCALE = 2.0  # of PNG, for screens of today
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
+# Around a point: a shape and its area. The diamond is so large that a ring fits into it.
+MARKS: dict[Mark, tuple[str, int]] = {"recommended": ("circle", 220), "knee": ("diamond", 620)}
 NUMBERS = "abs(datum.value) >= 10000 ? format(datum.value, '~s') : format(datum.value, ',~g')"
 
 
@@ -110,14 +112,22 @@ def _axis(axis: Axis, field: str, channel: type[alt.X] | type[alt.Y], *, zero: b
     return channel(field, type="quantitative", axis=ticks, scale=alt.Scale(**scale), **more)
 
 
-def _colour(field: str, colours: dict[str, str], *, legend: bool = True) -> alt.Color:
-    key = alt.Legend(orient="top", title=None, columns=alt.ExprRef("max(2, floor(width / 110))")) if legend else None
+def _colour(field: str, colours: dict[str, str], *, legend: bool = True, title: str = "") -> alt.Color:
+    key = alt.Legend(orient="top", title=title or None, columns=_columns(colours)) if legend else None
     return alt.Color(
         field,
         type="nominal",
         scale=alt.Scale(domain=list(colours), range=[f"var(--{name})" for name in colours.values()]),
         legend=key,
     )
+
+
+def _columns(names: Iterable[str]) -> alt.ExprRef:
+    """As many as fit. By the width of the element, which is known before the chart is laid out: with columns by the
+    chart's own width the legend's lines are counted too late, and lie over each other. `width` is there for its
+    changes, and is all that a picture has."""
+    entry = 30 + labels.LETTER * max(map(len, names), default=0)
+    return alt.ExprRef(f"max(1, floor(((containerSize()[0] || width) + 0 * width - 60) / {entry:.0f}))")
 
 
 def _rules(rules: Sequence[Rule], x: Axis, y: Axis, xs: Sequence[float]) -> list[alt.Chart]:
@@ -140,12 +150,13 @@ def _rules(rules: Sequence[Rule], x: Axis, y: Axis, xs: Sequence[float]) -> list
 
 def _curve(plot: Curve) -> list[alt.Chart]:
     names = list(dict.fromkeys(one.series for one in plot.spots))
-    colour = _colour("series", {name: series(at) for at, name in enumerate(names)}, legend=len(names) > 1)
+    colours = {name: series(at) for at, name in enumerate(names)}
+    colour = _colour("series", colours, legend=len(names) > 1, title=plot.legend)
     keys = list(dict.fromkeys(key for one in plot.spots for key in one.details))
     sides = labels.place(plot.spots, plot.x, plot.y)
     rows = [
         {
-            "x": one.x, "y": one.y, "n": at, "series": one.series, "label": one.label, "mark": one.mark,
+            "x": one.x, "y": one.y, "n": at, "series": one.series, "label": one.label,
             **({"y0": one.y_interval[0], "y1": one.y_interval[1]} if one.y_interval else {}),
             **({"x0": one.x_interval[0], "x1": one.x_interval[1]} if one.x_interval else {}),
             **{f"d{keys.index(key)}": value for key, value in one.details.items()},
@@ -159,7 +170,7 @@ def _curve(plot: Curve) -> list[alt.Chart]:
     if plot.frontier:
         edge = _data([{"x": at, "y": up, "n": n} for n, (at, up) in enumerate(plot.frontier)])
         layers.append(edge.mark_line(color="var(--muted)", strokeDash=[2, 3], clip=True).encode(x=x, y=y, order="n:Q"))
-    else:
+    elif plot.joined:
         layers.append(data.mark_line(strokeWidth=1.5, opacity=0.6).encode(x=x, y=y, color=colour, order="n:Q"))
     if any(one.y_interval for one in plot.spots):
         layers.append(
@@ -175,14 +186,15 @@ def _curve(plot: Curve) -> list[alt.Chart]:
         )
     tooltip = [alt.Tooltip(f"d{at}", type="nominal", title=key) for at, key in enumerate(keys)]
     layers.append(data.mark_point(filled=True, opacity=1, size=64).encode(x=x, y=y, color=colour, tooltip=tooltip))
-    marked = [row for row in rows if row["mark"]]
-    if marked:
-        ring = _data(marked).mark_point(filled=False, opacity=1, size=260, strokeWidth=2, color="var(--ink)")
-        layers.append(ring.encode(x=x, y=y))
+    for mark, (shape, size) in MARKS.items():
+        marked = [row for row, one in zip(rows, plot.spots, strict=True) if mark in one.marks]
+        if marked:
+            around = _data(marked).mark_point(shape=shape, size=size, filled=False, opacity=1, strokeWidth=2)
+            layers.append(around.encode(x=x, y=y, color=alt.value("var(--ink)")))
     for name, side in labels.SIDES.items():
         beside = [row for row in rows if row["side"] == name]
         if beside:
-            text = _data(beside).mark_text(align=side.align, dx=side.dx * 1.4, dy=side.dy * 1.2, color="var(--ink)")
+            text = _data(beside).mark_text(align=side.align, dx=side.dx * 1.7, dy=side.dy * 1.3, color="var(--ink)")
             layers.append(text.encode(x=x, y=y, text="label:N"))
     return layers
 

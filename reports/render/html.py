@@ -52,16 +52,16 @@ def _embedded(value: object) -> str:
 
 def _section(section: Section, names: dict[int, str]) -> str:
     parts: list[str] = []
-    grid: list[str] = []
+    grid: list[Chart] = []
     for block in section.blocks:
         if isinstance(block, Chart):
-            grid.append(_chart(block, names[id(block)]))
+            grid.append(block)
             continue
         if grid:
-            parts.append(_grid(grid))
+            parts.append(_grid(grid, names))
             grid = []
         parts.append(_block(block))
-    parts += [_grid(grid)] if grid else []
+    parts += [_grid(grid, names)] if grid else []
     body = "\n".join(parts)
     if section.folded:
         return f"<details><summary>{escape(section.title)}</summary>\n{body}\n</details>"
@@ -69,9 +69,11 @@ def _section(section: Section, names: dict[int, str]) -> str:
     return f"<section>\n{heading}{body}\n</section>"
 
 
-def _grid(charts: list[str]) -> str:
-    kind = "grid three" if len(charts) == 3 else "grid"
-    return f'<div class="{kind}">\n' + "\n".join(charts) + "\n</div>"
+def _grid(beside: list[Chart], names: dict[int, str]) -> str:
+    """In twos, or three in a line; a wide one has a line of its own."""
+    kind = "grid three" if sum(not one.wide for one in beside) == 3 else "grid"
+    drawn = "\n".join(_chart(one, names[id(one)]) for one in beside)
+    return f'<div class="{kind}">\n{drawn}\n</div>'
 
 
 def _chart(chart: Chart, name: str) -> str:

@@ -51,7 +51,7 @@ def place(spots: Sequence[Spot], x: Axis, y: Axis) -> list[str | None]:
     lines = _lines(spots, xs, ys)
     taken = [_around(*at, POINT) for at in zip(xs, ys, strict=True)]
     sides: list[str | None] = [None] * len(spots)
-    for index in sorted(range(len(spots)), key=lambda one: (not spots[one].mark, one)):
+    for index in sorted(range(len(spots)), key=lambda one: (not spots[one].marks, one)):
         if not spots[index].label:
             continue
         boxes = {
@@ -60,7 +60,7 @@ def place(spots: Sequence[Spot], x: Axis, y: Axis) -> list[str | None]:
         inside = [name for name, box in boxes.items() if _inside(box)]
         covered = {name: sum(boxes[name].meets(other) for other in taken) for name in inside}
         # A marked spot is named even where its label must cover something.
-        fits = inside if spots[index].mark else [name for name in inside if not covered[name]]
+        fits = inside if spots[index].marks else [name for name in inside if not covered[name]]
         if fits:
             best = min(fits, key=lambda name: (covered[name], sum(boxes[name].meets(dot) for dot in lines)))
             sides[index] = best

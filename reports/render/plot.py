@@ -14,6 +14,7 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bit of the do
 MARKERS = "●○◆◇■□▲△"
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 LOG_SPAN = 10.0
+NARROW = 0.02  # a span below this share of the values is hardly a difference: it may not fill the plot
 
 Place = tuple[float, float]  # in dots, from the left and from the top
 
@@ -40,7 +41,8 @@ class Axis:
         self.log = may_be_log and low > 0 and high / low > LOG_SPAN
         if not self.log:
             # A flat curve would sit on the frame, and one that starts high would look like it started at nothing.
-            pad = 0.05 * (high - low) or abs(high) * 0.1 or 1.0
+            size = max(abs(low), abs(high))
+            pad = 0.05 * (size if high - low < NARROW * size else high - low) or 1.0
             low, high = max(0.0, low - pad) if low >= 0 else low - pad, high + pad
         self.low, self.high = low, high
 

@@ -31,6 +31,19 @@ LABELS = """[...document.querySelectorAll('.chart svg')].map(chart => {
   return over;
 })"""
 
+# Legend entries that lie over each other or are cut by the chart's edge.
+LEGENDS = """[...document.querySelectorAll('.chart svg')].map(chart => {
+  const edge = chart.getBoundingClientRect();
+  const boxes = [...chart.querySelectorAll('.role-legend-label text, .role-legend-title text')]
+    .map(one => one.getBoundingClientRect());
+  const cut = boxes.filter(one => one.left < edge.left - 1 || one.right > edge.right + 1 || one.top < edge.top - 1);
+  let over = 0;
+  boxes.forEach((a, i) => boxes.slice(i + 1).forEach(b => {
+    if (a.left < b.right && b.left < a.right && a.top < b.bottom - 2 && b.top < a.bottom - 2) over += 1;
+  }));
+  return cut.length + over;
+})"""
+
 
 def drive(folder: Path, script: Callable[[Page], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
@@ -47,7 +60,7 @@ def written(folder: Path, name: str, report: Report) -> Path:
 
 
 def test_reports_in_light_in_dark_and_on_a_phone(tmp_path: Path) -> None:
-    files = {kind: written(tmp_path, kind, page(kind)) for kind in ("run", "pair", "sweep")}
+    files = {kind: written(tmp_path, kind, page(kind)) for kind in ("run", "pair", "sweep", "grid")}
 
     async def look(tab: Page) -> None:
         for kind, path in files.items():
@@ -65,6 +78,7 @@ def test_reports_in_light_in_dark_and_on_a_phone(tmp_path: Path) -> None:
                 assert colours, seen
                 assert not {"", "none", "rgb(0, 0, 0)"} & set(colours), seen
                 assert sum(await tab.value(LABELS)) == 0, seen
+                assert sum(await tab.value(LEGENDS)) == 0, seen
 
     drive(tmp_path, look)
 

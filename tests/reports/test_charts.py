@@ -14,7 +14,7 @@ from reports.render import charts
 
 SPOTS = [
     Spot(10, 5, "1", "static", {"limit": "slots"}, (4, 7), (9, 11)),
-    Spot(20, 9, "2", "static", {"limit": "kv"}, mark="knee"),
+    Spot(20, 9, "2", "static", {"limit": "kv"}, marks=["knee"]),
     Spot(30, 20, "3", "continuous", {"limit": "kv"}),
 ]
 PLOTS = {
@@ -47,6 +47,25 @@ def test_a_curve_shows_labels_rules_and_why() -> None:
         assert word in drawn, word
     labels = re.findall(r'<text text-anchor="\w+" transform="[^"]*"[^>]*>([123])</text>', drawn)
     assert sorted(labels) == ["1", "2", "3"]
+
+
+def test_each_mark_has_its_shape_and_a_legend_its_title() -> None:
+    spots = [Spot(1, 1, "", "a", marks=["recommended"]), Spot(2, 2, "", "b", marks=["knee"]), Spot(3, 3, "", "b")]
+    chart = Chart("curve", "Curve", Curve(Axis("x"), Axis("y"), spots, legend="the-knob"))
+    made = charts.spec(chart)
+    shaped = [one for one in made["layer"] if "shape" in one["mark"]]
+    around = {one["mark"]["shape"]: made["datasets"][one["data"]["name"]] for one in shaped}
+    marked = {shape: [row["x"] for row in rows] for shape, rows in around.items()}
+    assert marked == {"circle": [1], "diamond": [2]}
+    assert ">the-knob<" in charts.svg(chart)
+
+
+def test_words_are_not_joined() -> None:
+    def lines(plot: Curve) -> int:
+        return sum(one["mark"]["type"] == "line" for one in charts.spec(Chart("c", "C", plot))["layer"])
+
+    assert lines(Curve(Axis("x"), Axis("y"), SPOTS)) == 1
+    assert lines(Curve(Axis("x"), Axis("y"), SPOTS, joined=False)) == 0
 
 
 def test_png() -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -29,7 +30,7 @@ from reports.render.csv import points_csv, requests_csv
 from reports.render.html import html
 from reports.render.labels import SIDES, place
 from reports.render.markdown import report_markdown
-from reports.schema import Point, SweepFile
+from reports.schema import Point, SweepFile, Validity, Value
 from reports.summary import completed_run
 from tests.reports.factory import MS, bus_stop, header, ledger, record, row, seated
 
@@ -66,8 +67,30 @@ def a_sweep(repeats: int = 1) -> SweepFile:
     )
 
 
+def a_grid(firsts: Sequence[Value], params: tuple[str, str] = ("max-num-seqs", "max-num-batched-tokens")) -> SweepFile:
+    """Every first value with three second ones, all at 8 requests/s unless the rate is one of the two."""
+    seconds = (2, 4, 8) if params[1] == "rate" else (512, 2048, 8192)
+    points = [
+        Point(
+            values=(first, second), folder="x", rate_per_s=float(second) if params[1] == "rate" else 8.0,
+            output_token_per_s=1200.0 + at + second / 100, p99_ttft_ms=100.0 + at, p99_tpot_ms=7.0 + second / 1000,
+            p50_tpot_ms=6.0, p99_e2el_ms=900.0 + second, tokens_per_s_per_user=150.0 + at, validity=Validity("ok"),
+        )
+        for at, first in enumerate(firsts)
+        for second in seconds
+    ]  # fmt: skip
+    return SweepFile(
+        params=params,
+        settings=tuple(one.values for one in points),
+        points=tuple(points),
+        recommendation=recommend(params, points, ()),
+    )
+
+
 @cache
 def page(kind: str) -> Report:
+    if kind == "grid":
+        return sweep_report(a_grid((8, 16, 32)), None)
     if kind == "run":
         return run_report(one_run())
     return pair_report(*bus_pair()) if kind == "pair" else sweep_report(a_sweep(), one_run())
@@ -195,7 +218,7 @@ def test_points_say_why_and_carry_their_intervals() -> None:
     assert all("limit" in one.details for one in plot.spots)
     assert all(one.x_interval and one.x_interval[0] <= one.x <= one.x_interval[1] for one in plot.spots)
     assert [(one.value, one.label) for one in plot.rules] == [(5.0, "p99_tpot_ms<=5")]
-    marked = [one.label for one in plot.spots if one.mark]
+    marked = [one.label for one in plot.spots if one.marks]
     assert marked == [str(a_sweep().recommendation.values[0])]  # type: ignore[union-attr, index]
     assert "out of memory" in texts(report)
 
@@ -213,6 +236,82 @@ def test_a_sweep_over_the_mode_shows_the_gain_and_its_prediction() -> None:
     plot = chart(sweep_report(sweep, None), "static-continuous").plot
     assert isinstance(plot, Curve)
     assert [(one.x, one.y) for one in plot.spots] == [(1.0, 2.5), (2.0, 2.5), (1.0, 2.5), (2.0, 3.5)]
+
+
+def curves_of(sweep: SweepFile) -> dict[str, Curve]:
+    return {one.name: one.plot for one in sweep_report(sweep, None).charts() if isinstance(one.plot, Curve)}
+
+
+def test_the_second_parameter_names_the_legend_and_its_values_the_lines() -> None:
+    plots = curves_of(a_grid((8, 16, 32)))
+    # Nothing against a rate that is always the same.
+    assert set(plots) == {"throughput-p99-ttft", "throughput-p99-tpot", "throughput-p99-e2el", "per-user"}
+    plot = plots["throughput-p99-tpot"]
+    assert plot.legend == "max-num-batched-tokens"
+    named = [(one.series, one.label) for one in plot.spots]
+    assert named[:4] == [("512", "8"), ("512", "16"), ("512", "32"), ("2048", "8")]
+    assert plot.joined
+
+
+def test_lines_follow_numbers_and_never_words() -> None:
+    words = curves_of(a_grid(("fcfs", "priority"), ("order", "max-num-seqs")))["throughput-p99-ttft"]
+    assert (words.legend, words.joined) == ("order", True)
+    assert [(one.series, one.label) for one in words.spots][:2] == [("fcfs", "512"), ("fcfs", "2048")]
+    both = a_grid(("fcfs", "shortest-prompt"), ("order", "max-num-seqs"))
+    points = tuple(msgspec.structs.replace(one, values=one.values[:1]) for one in both.points if one.values[1] == 512)
+    plots = curves_of(msgspec.structs.replace(both, params=("order",), points=points, settings=(), recommendation=None))
+    assert len(plots) == 4
+    assert all(not one.joined and not one.frontier and not one.legend for one in plots.values())
+    assert [one.label for one in plots["per-user"].spots] == ["fcfs", "shortest-prompt"]
+
+
+def test_against_the_rate_a_line_is_one_setting() -> None:
+    plot = curves_of(a_grid((8, 16), ("max-num-seqs", "rate")))["rate-p99-tpot"]
+    assert plot.legend == "max-num-seqs"
+    assert [(one.series, one.x) for one in plot.spots] == [(seats, x) for seats in ("8", "16") for x in (2.0, 4.0, 8.0)]
+
+
+def test_the_caption_says_what_each_mark_is() -> None:
+    seen: set[str] = set()
+    for sweep in (a_sweep(), a_grid((8, 16), ("max-num-seqs", "rate")), rates()):
+        for one in sweep_report(sweep, None).charts():
+            assert isinstance(one.plot, Curve)
+            marks = {mark for spot in one.plot.spots for mark in spot.marks}
+            assert ("recommended" in marks) == ("The ring is the recommended setting." in one.caption)
+            assert ("knee" in marks) == ("The diamond is the knee" in one.caption)
+            seen |= marks
+    assert seen == {"recommended", "knee"}
+
+
+def rates() -> SweepFile:
+    points = [
+        Point(values=(rate,), folder="x", rate_per_s=float(rate), output_token_per_s=100.0 * rate, p99_ttft_ms=ttft)
+        for rate, ttft in ((1, 50.0), (2, 55.0), (4, 70.0), (8, 2000.0))
+    ]
+    return SweepFile(params=("rate",), settings=tuple(one.values for one in points), points=tuple(points))
+
+
+@pytest.mark.parametrize(
+    ("spec", "short"),
+    [
+        ("azure-conv", "azure-conv"),
+        ("data/x/trace.jsonl", "trace.jsonl"),
+        (
+            "prompt=lognormal(median=128,sigma=0.8,max=2048);output=uniform(16,256)",
+            "prompt lognormal(median=128,sigma=0.…; output uniform(16,256)",
+        ),
+        ("azure-conv for a:weight=3;b:workload=(prompt=uniform(1,5);output=fixed(6))", "azure-conv for tenants a, b"),
+        ("a:preset=x;b:preset=y;c:preset=x;d:preset=x;e:preset=z", "5 tenants"),
+    ],
+)
+def test_a_workload_in_few_words(spec: str, short: str) -> None:
+    run = one_run()
+    workload = msgspec.structs.replace(run.run.workload, spec=spec)
+    report = run_report(run._replace(run=msgspec.structs.replace(run.run, workload=workload)))
+    assert report.subtitle == short
+    configured = next(one.blocks[0] for one in report.sections if one.title == "Configuration")
+    assert isinstance(configured, Table)
+    assert ("workload", spec) in configured.rows
 
 
 # Over time
@@ -251,7 +350,8 @@ def test_a_distribution_keeps_its_tail() -> None:
 def test_axes_and_ticks() -> None:
     assert fitted("x", [1, 5]).domain == (0.0, pytest.approx(5.32))
     assert fitted("x", [8, 10]).domain == (pytest.approx(7.84), pytest.approx(10.16))
-    assert fitted("x", [5]).domain == (4.5, 5.5)
+    assert fitted("x", [5]).domain == (4.75, 5.25)
+    assert fitted("x", [1190.0, 1190.08]).domain == pytest.approx((1130.5, 1249.6), abs=0.1)
     assert fitted("x", [1, 100]).log
     assert log_ticks(9, 110) == [10, 20, 50, 100]
     assert log_ticks(9, 110_000) == [10, 100, 1000, 10_000, 100_000]
@@ -264,9 +364,9 @@ def test_no_label_lies_over_another() -> None:
     sides = place([plot.spots[0]] * 6, plot.x, plot.y)  # in one place there is room for one label on each side
     assert sorted(one for one in sides if one) == sorted({one for one in sides if one})
     assert 1 <= sum(one is not None for one in sides) <= len(SIDES)
-    hemmed = [replace(plot.spots[0], mark="", x=plot.spots[0].x * (1 + n / 1000)) for n in range(-8, 9)]
+    hemmed = [replace(plot.spots[0], marks=(), x=plot.spots[0].x * (1 + n / 1000)) for n in range(-8, 9)]
     assert None in place(hemmed, plot.x, plot.y)
-    hemmed[8] = replace(hemmed[8], mark="recommended")
+    hemmed[8] = replace(hemmed[8], marks=["recommended"])
     assert place(hemmed, plot.x, plot.y)[8] is not None
 
 
@@ -298,6 +398,13 @@ def specs(text: str) -> dict[str, dict[str, object]]:
     found = re.search(r'<script id="charts" type="application/json">(.*?)</script>', text, re.S)
     assert found is not None
     return json.loads(found[1])
+
+
+def test_a_wide_chart_leaves_the_others_in_twos(pages: dict[str, str]) -> None:
+    slots = pages["run"].partition("<h2>Slots</h2>")[2].partition("</section>")[0]
+    assert slots.count('<figure class="wide">') == slots.count("<figure") == 3
+    assert 'class="grid"' in slots
+    assert 'class="grid three"' in pages["run"]  # three distributions
 
 
 def test_the_same_input_gives_the_same_file(pages: dict[str, str]) -> None:
