@@ -168,8 +168,9 @@ RUN_OPTIONS = (
     option("prompt_buckets", str, PREFILL, "Batch prompts of different length apart: ascending limits, as in 512,4096. "
            "Default: together.", metavar="N,N"),
 
-    option("sla", list[str], JUDGEMENT, "A bound to judge by, as in 'p99_ttft_ms<=500'; repeat for more. Exit code 3 "
-           "if one fails, 5 if the run is too short to say. Default: none.", metavar="EXPR"),
+    option("sla", list[str], JUDGEMENT, "A bound to judge by, as in 'p99_ttft_ms<=500', or on a part of the load, as "
+           "in 'p99_ttft_ms[tenant=quiet]<=500'; repeat for more. Exit code 3 if one fails, 5 if the run is too short to "
+           "say. Default: none.", metavar="EXPR"),
     option("confidence", float, JUDGEMENT, "Confidence for SLA verdicts and intervals. Default: 0.95.", metavar="P"),
     option("max_failure_rate", float, JUDGEMENT, "Share of failed requests above which the load is invalid, exit code "
            "7. Default: 0.01.", metavar="R"),
