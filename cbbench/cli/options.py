@@ -22,6 +22,7 @@ ENGINE, SERVER, WORKLOAD, SCHEDULER, FAIRNESS, PREFILL, JUDGEMENT, OUTPUT = (
     "Judgement",
     "Output",
 )
+ON_OFF = ", on or off"
 
 
 def option(field: str, kind: Any, panel: str, text: str, *flags: str, metavar: str | None = None) -> inspect.Parameter:
@@ -39,8 +40,9 @@ def option(field: str, kind: Any, panel: str, text: str, *flags: str, metavar: s
 
 
 def on_off(field: str, panel: str, text: str) -> inspect.Parameter:
+    """In a panel of their own: beside their two names the help of other options would have no room in 80 columns."""
     name = field.replace("_", "-")
-    return option(field, bool, panel, text, f"--{name}/--no-{name}")
+    return option(field, bool, f"{panel}{ON_OFF}", text, f"--{name}/--no-{name}", metavar=" ")
 
 
 RUN_OPTIONS = (
@@ -91,8 +93,8 @@ RUN_OPTIONS = (
 
     option("workload", str, WORKLOAD, "Lengths to ask for: a preset (cbbench workload list), 'prompt=LAW;output=LAW' "
            "or a file. Default: azure-conv.", metavar="SPEC"),
-    option("tenants", str, WORKLOAD, "A mix instead of one workload, as in 'a:weight=3;b:weight=1,preset=azure-code,"
-           "priority=1'; see docs/workloads.md. Default: none.", metavar="SPEC"),
+    option("tenants", str, WORKLOAD, "A mix instead of one workload, as in 'a:weight=3;b:weight=1,priority=1'; "
+           "see docs/workloads.md. Default: none.", metavar="SPEC"),
     option("num_requests", int, WORKLOAD, "Requests in the plan. Default: 64.", metavar="N"),
     option("rate", float, WORKLOAD, "Open loop: requests per second, whether or not the engine keeps up. Default: "
            "none, all at t = 0.", metavar="R"),

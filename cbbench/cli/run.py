@@ -9,7 +9,16 @@ from cbbench.cli.options import CONFIG_FILE, DEBUG, RUN_OPTIONS, takes
 
 @takes(*RUN_OPTIONS, CONFIG_FILE, DEBUG)
 def command(**given: Any) -> int:
-    """Run one workload once: throughput, TTFT, TPOT and where the work went."""
+    """Run one workload once: throughput, TTFT, TPOT and where the work went.
+
+    cbbench run --model tiny --workload bus-stop --mode static
+
+    cbbench run --workload azure-conv --rate 2 --num-requests 100 --sla "p99_ttft_ms<=500"
+
+    cbbench run --url http://127.0.0.1:8000 --concurrency 16
+
+    cbbench run --engine simulated --hardware h100 --model llama-3.1-8b --rate 6 --num-requests 400
+    """
     from cbbench.config import build_config
     from cbbench.experiment.run import run
     from cbbench.settings import gather

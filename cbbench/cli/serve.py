@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cbbench.cli.options import CONFIG_FILE, DEBUG, JUDGEMENT, OUTPUT, RUN_OPTIONS, SERVER, WORKLOAD, takes
+from cbbench.cli.options import CONFIG_FILE, DEBUG, JUDGEMENT, ON_OFF, OUTPUT, RUN_OPTIONS, SERVER, WORKLOAD, takes
 
 if TYPE_CHECKING:
     from socket import socket
@@ -22,7 +22,7 @@ _OF_OTHER_ENGINES = ("engine", "law", "hardware")
 def _served(parameter: Any) -> bool:
     """Whether an option of `run` is a setting of the engine that is served here."""
     panel = parameter.annotation.__metadata__[0].rich_help_panel
-    return panel not in _OF_A_RUN and parameter.name not in _OF_OTHER_ENGINES
+    return panel.removesuffix(ON_OFF) not in _OF_A_RUN and parameter.name not in _OF_OTHER_ENGINES
 
 
 SERVE_OPTIONS = tuple(filter(_served, RUN_OPTIONS))

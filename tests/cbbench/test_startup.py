@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cbbench.cli.app import invoke
+from cbbench.cli.options import RUN_OPTIONS
+
 HELP = "import sys; from cbbench.cli.app import invoke; invoke([*sys.argv[1:], '--help']);"
 LOADED = "print('LOADED', *[name for name in ('numpy', 'torch', 'msgspec', 'scipy') if name in sys.modules])"
 
@@ -22,6 +25,16 @@ def loaded_by(code: str, *arguments: str) -> list[str]:
 @pytest.mark.parametrize("arguments", [(), ("run",), ("sweep",), ("report",), ("workload",), ("serve",), ("doctor",)])
 def test_help_is_light(arguments: tuple[str, ...]) -> None:
     assert loaded_by(HELP, *arguments) == []
+
+
+def test_help_has_every_name_whole_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert invoke(["run", "--help"]) == 0
+    words = set(capsys.readouterr().out.split())
+    flags = [option.annotation.__metadata__[0].param_decls for option in RUN_OPTIONS]
+    assert {name.partition("/")[0] for names in flags for name in names if name.startswith("--")} <= words
 
 
 def test_import_is_light() -> None:
