@@ -1,7 +1,13 @@
-"""The live view on stderr: a thread that looks at one immutable snapshot four times a second. Silent when piped."""
+"""The live view on stderr: a thread that looks at one immutable snapshot four times a second.
+
+Where stderr is no terminal (a log, CI) it is a plain line every ten seconds, so that a long run is seen to go on.
+"""
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console, RenderableType
@@ -13,17 +19,20 @@ from rich.text import Text
 from engines.base import Signal
 
 REFRESH_PER_S = 4
+LINE_EVERY_S = 10.0
 WAITING = Text("waiting for the first step …", style="dim")
 
 
 class LiveView:
-    """The engine's thread replaces `signal`; Rich's thread draws whatever it finds there."""
+    """The engine's thread replaces `signal`; Rich's thread draws whatever it finds there. `clock`: seconds."""
 
-    def __init__(self, title: str, planned: int) -> None:
+    def __init__(self, title: str, planned: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.signal: Signal | None = None
         self.kv_peak: float | None = None
         self._title = title
         self._planned = planned
+        self._clock = clock
+        self._line_at_s = clock() + LINE_EVERY_S
         console = Console(stderr=True)
         self._live = (
             Live(console=console, get_renderable=self._draw, refresh_per_second=REFRESH_PER_S, transient=True)
@@ -35,6 +44,9 @@ class LiveView:
         if signal.kv_usage is not None:
             self.kv_peak = max(self.kv_peak or 0.0, signal.kv_usage)
         self.signal = signal
+        if self._live is None and self._clock() >= self._line_at_s:
+            self._line_at_s = self._clock() + LINE_EVERY_S
+            print(line(self._title, self._planned, signal), file=sys.stderr, flush=True)
 
     def __enter__(self) -> LiveView:
         if self._live is not None:
@@ -48,6 +60,13 @@ class LiveView:
     def _draw(self) -> RenderableType:
         signal = self.signal
         return WAITING if signal is None else panel(self._title, self._planned, signal, self.kv_peak)
+
+
+def line(title: str, planned: int, signal: Signal) -> str:
+    """One snapshot for a log."""
+    seconds = signal.t / 1e9
+    speed = f"{signal.output_tokens / seconds:,.0f} tok/s so far" if seconds else "no token yet"
+    return f"{title}: {signal.completed}/{planned} requests, {speed}, {seconds:.0f} s"
 
 
 def panel(title: str, planned: int, signal: Signal, kv_peak: float | None) -> RenderableType:

@@ -1,4 +1,4 @@
-"""The live view: what a snapshot shows, and that nothing is shown where nobody watches."""
+"""The live view: what a snapshot shows, and the lines for a log where nobody watches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,12 @@ def test_the_peak_is_remembered() -> None:
     assert view.kv_peak == 0.5
 
 
-def test_silent_when_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
-    with LiveView("continuous", 20) as view:
-        view.show(SNAPSHOT)
-    assert capsys.readouterr() == ("", "")
+def test_without_a_terminal_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 100.0
+    with LiveView("continuous", 20, clock=lambda: now) as view:
+        told = []
+        for now in (100.0, 109.9, 110.0, 115.0, 119.9, 121.0):  # noqa: B007  # the clock reads it
+            view.show(SNAPSHOT)
+            told.append(capsys.readouterr())
+    line = "continuous: 5/20 requests, 500 tok/s so far, 4 s\n"
+    assert told == [("", ""), ("", ""), ("", line), ("", ""), ("", ""), ("", line)]
