@@ -7,7 +7,7 @@ order    A B   B A   A B   B A        so that a drift of the machine is no diffe
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from reports.stored import Stored
 LOADED_ONCE = ("engine", "url", "model", "weights", "device", "dtype", "law", "hardware")
 OURS = ("output", "json", "timeline", "sla")  # flags of a run that mean nothing in a CONFIG
 WARM_UP_REQUESTS = 8
+TOO_UNSTEADY = "run again, the same setting may differ by more than the limit: a change that small cannot be shown here"
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def measure_series(series: Series, output: Path | None, outputs: Outputs) -> int
         checks = machine_checks(scenario, series, first.confidence)
     else:
         checks = regression_checks([scenario], budgets, first.confidence, first.max_failure_rate)
-    notes = [f"B differs from A: {found}"] if (found := _differences(*configs)) else []
+    notes = [f"B differs from A: {found}"] if (found := _differences(configs, pairs[0])) else []
     if scenario.differences:
         notes.append(f"A and B did different work: {scenario.differences}")
     result = gate_result(checks, notes)
@@ -74,7 +75,7 @@ def machine_checks(scenario: Scenario, series: Series, confidence: float) -> lis
         interval = measured.spread.interval(1 - confidence) if measured.spread is not None else None
         fit = interval is not None and max(map(abs, interval)) <= budget.harm_limit
         verdict: CheckVerdict = "pass" if fit else "inconclusive"
-        reason = "A repeats itself" if fit else measured.missing or "A may differ from A by more: unfit to show less"
+        reason = "A repeats itself" if fit else measured.missing or TOO_UNSTEADY
         checks.append(measured.check(scenario.name, "machine", verdict, budget.symmetric, reason, interval))
     return checks
 
@@ -86,8 +87,17 @@ def _config(settings: Mapping[str, Any]) -> RunConfig:
     return build_config(gather("run", settings))
 
 
-def _differences(before: RunConfig, after: RunConfig) -> str:
-    return "; ".join(setting_differences(msgspec.structs.asdict(before), msgspec.structs.asdict(after)))
+def _differences(configs: Sequence[RunConfig], pair: Pair) -> str:
+    """The settings asked for that are not the same; what was left to the engine as it says that it took it."""
+    before, after = map(msgspec.structs.asdict, configs)
+    asked = [name for name in before if before[name] != after[name]]
+    sides = ((before, pair.baseline.run.engine.config), (after, pair.candidate.run.engine.config))
+    taken = [{name: _taken(settings[name], engine.get(name)) for name in asked} for settings, engine in sides]
+    return "; ".join(setting_differences(*taken))
+
+
+def _taken(asked: Any, by_engine: Any) -> Any:
+    return next((value for value in (asked, by_engine) if value is not None), "default")
 
 
 def _measured_pairs(configs: list[RunConfig], count: int, folder: Path) -> list[Pair]:

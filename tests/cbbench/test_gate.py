@@ -313,15 +313,17 @@ def test_a_gate_on_percentiles_alone_never_passes_one(cbbench: Call, tmp_path: P
 
 def test_ab_measures_in_turns_and_fails_what_is_slower(cbbench: Call) -> None:
     outputs = ("--junit", "ab.xml", "--github", "--benchmark-json", "b.json")
+    smaller = "--max-num-seqs 2 --max-num-batched-tokens 4096 --max-prompt-chunk 1024"
     outcome = cbbench(
-        "compare", "--ab", SETTINGS, f"{SETTINGS} --max-num-seqs 2", "--pairs", 3, "-o", "ab", "--json", *outputs
+        "compare", "--ab", SETTINGS, f"{SETTINGS} {smaller}", "--pairs", 3, "-o", "ab", "--json", *outputs
     )
     assert outcome.code == 4
     result = json.loads(outcome.out)
     e2el = next(one for one in result["checks"] if one["metric"] == "mean_e2el_ms")
     assert e2el["verdict"] == "fail"
     assert e2el["interval"][0] > 0.05
-    assert any("max_num_seqs 32 → 2" in note for note in result["notes"])
+    told = "max_num_seqs 32 → 2; max_num_batched_tokens 8192 → 4096; max_prompt_chunk default → 1024"
+    assert result["notes"][0] == f"B differs from A: {told}"
     runs = [json.loads(Path("ab", side, pair, "run.json").read_text()) for pair in ("01", "02") for side in "ab"]
     hashes = [run["workload"]["sha256"] for run in runs]
     assert hashes[0] == hashes[1] != hashes[2] == hashes[3]
