@@ -66,6 +66,8 @@ def kv_pool(run: RunFile) -> str | None:
 
 def sla_table(run: RunFile) -> Table:
     table = Table.grid(padding=(0, 2))
+    for wraps in (False, False, False, True):  # room is the reason's to give
+        table.add_column(no_wrap=not wraps)
     for one in run.sla:
         value = number(one.value) if one.value is not None or one.n == 0 else "infinite"
         table.add_row(verdict(one.verdict), Text(one.expr), value, Text(one.reason, style="dim"))
