@@ -23,15 +23,16 @@ from engines.simulated.law import DecodeTerms, GapTerms, MixedTerms, Origin, Ste
 MIN_STEPS = 10  # of either regime
 MAX_MEAN_ERROR = 0.25  # on steps left out, in either regime; kernels measured alone give 0.01 to 0.06
 NARROW = 2.0  # below this ratio of most to fewest rows, the cost of a row is a guess
-# What to do where a run has too few steps of a kind, by kind.
-MORE_STEPS = {
-    "decode": "these are steps without prompts, so give answers more tokens than there are requests: "
-    "`cbbench run --num-requests 64 --max-num-seqs 8 --workload 'prompt=uniform(16,512);output=uniform(32,128)'`",
-    "mixed": "these are steps with prompts in them, and there are more with more requests than seats, in smaller steps "
-    "or at a rate: `cbbench run --num-requests 64 --max-num-seqs 8 --max-num-batched-tokens 128`; or fit two runs "
-    "together, `cbbench calibrate RUN RUN_AT_A_RATE`",
+ENOUGH = (  # of either: 64 prompts of 264 tokens on average are over a hundred mixed steps alone
+    "`cbbench run --num-requests 64 --max-num-seqs 8 --max-num-batched-tokens 128 "
+    "--workload 'prompt=uniform(16,512);output=uniform(32,128)'`"
+)
+MORE_STEPS = {  # what to do where a run has too few steps of a kind
+    "decode": f"these are steps without prompts, and longer outputs give more of them: {ENOUGH}",
+    "mixed": "these are steps with prompts in them, and more requests than seats, fewer tokens a step or a --rate give "
+    f"more of them: {ENOUGH}; several runs can be fitted together, `cbbench calibrate RUN RUN`",
 }
-SHORT_STEP_NS = 5e6  # on a CPU steps below this are mostly the host's own noise
+SHORT_STEP_NS = 5e6  # below this the host's own noise may be what a CPU's step takes
 COLUMNS = ("decode_kv_positions", "prefill_kv_positions", "prefill_pairs")  # of the ledger, needed beside the counts
 
 

@@ -99,7 +99,7 @@ def test_a_refused_fit_says_what_would_be_better() -> None:
             calibrate(_steps(100, law, noise=1.0), Origin(source="x", model="tiny"))
         assert ("decode steps of tiny take" in str(refused.value)) == ("larger --model" in str(refused.value)) == model
     steps = _steps(60, LAW)
-    for drop_decode, hint in ((True, "output=uniform(32,128)"), (False, "--max-num-batched-tokens 128")):
+    for drop_decode, hint in ((True, "longer outputs"), (False, "more requests than seats")):
         rows = steps.rows + 1  # a token more than rows: every step has a prompt in it
         tokens = np.where(steps.decode_only, rows + 1, steps.tokens + 1) if drop_decode else rows
         with pytest.raises(EngineError, match="at least 10 are needed; ") as refused:
