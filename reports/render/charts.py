@@ -28,7 +28,7 @@ WIDTH, HEIGHT = 720, 340  # of pictures, in pixels
 SCALE = 2.0  # of PNG, for screens of today
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 # Around a point: a shape and its area. The diamond is so large that a ring fits into it.
-MARKS: dict[Mark, tuple[str, int]] = {"recommended": ("circle", 220), "knee": ("diamond", 620)}
+MARKS: dict[Mark, tuple[str, int]] = {"recommended": ("circle", 220), "knee": ("diamond", 540)}
 NUMBERS = "abs(datum.value) >= 10000 ? format(datum.value, '~s') : format(datum.value, ',~g')"
 
 
@@ -194,7 +194,7 @@ def _curve(plot: Curve) -> list[alt.Chart]:
     for name, side in labels.SIDES.items():
         beside = [row for row in rows if row["side"] == name]
         if beside:
-            text = _data(beside).mark_text(align=side.align, dx=side.dx * 1.7, dy=side.dy * 1.3, color="var(--ink)")
+            text = _data(beside).mark_text(align=side.align, dx=side.dx * 1.9, dy=side.dy * 1.3, color="var(--ink)")
             layers.append(text.encode(x=x, y=y, text="label:N"))
     return layers
 

@@ -151,7 +151,7 @@ def plot(
             canvas.label(spot, label, owner)
     out = Text(f"{y_name}{' (log)' if y_axis.log else ''}\n", style="bold")
     if len(lines) > 1:
-        out.append(_legend([line.name for line, _ in drawn])).append("\n")
+        out.append(_legend([line.name for line, _ in drawn], width)).append("\n")
     for row in range(height):
         out.append(f"{ticks.get(row, ''):>{margin}} ┤", style="dim").append(canvas.row(row)).append("\n")
     left, right = tick(x_axis.value(0)), tick(x_axis.value(1))
@@ -161,11 +161,15 @@ def plot(
     return out
 
 
-def _legend(names: Sequence[str]) -> Text:
-    words = [
-        Text(f"{MARKERS[at % len(MARKERS)]} {name}", style=COLOURS[at % len(COLOURS)]) for at, name in enumerate(names)
-    ]
-    return Text("   ", style="not bold").join(words)
+def _legend(names: Sequence[str], width: int) -> Text:
+    """In lines that break between two entries, never inside one."""
+    lines: list[list[Text]] = [[]]
+    for at, name in enumerate(names):
+        entry = Text(f"{MARKERS[at % len(MARKERS)]} {name}", style=COLOURS[at % len(COLOURS)])
+        if lines[-1] and sum(len(one) + 3 for one in lines[-1]) + len(entry) > width:
+            lines.append([])
+        lines[-1].append(entry)
+    return Text("\n").join(Text("   ", style="not bold").join(line) for line in lines)
 
 
 def tick(value: float) -> str:

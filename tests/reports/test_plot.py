@@ -1,10 +1,10 @@
-"""The terminal's plot: what its axes make of values that hardly differ."""
+"""The terminal's plot: axes of values that hardly differ, and legends of many names."""
 
 from __future__ import annotations
 
 import pytest
 
-from reports.render.plot import Axis
+from reports.render.plot import Axis, Line, plot
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,10 @@ from reports.render.plot import Axis
 def test_a_narrow_axis_is_widened(values: list[float], ends: tuple[float, float]) -> None:
     axis = Axis(values)
     assert (axis.low, axis.high) == pytest.approx(ends, abs=0.1)
+
+
+def test_a_legend_breaks_between_its_entries() -> None:
+    names = [f"max-num-batched-tokens {tokens}" for tokens in (512, 2048, 8192)]
+    drawn = plot([Line([at, at + 1], [1, 2], ["", ""], name) for at, name in enumerate(names)],
+                 x_name="x", y_name="y", width=72).plain.splitlines()  # fmt: skip
+    assert drawn[1:3] == [f"● {names[0]}   ○ {names[1]}", f"◆ {names[2]}"]
