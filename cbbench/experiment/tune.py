@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from rich.console import Console
@@ -25,22 +25,29 @@ from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide
 from reports.tuning.trials import Setting, Trial, best_of
 
 TOKENS_GROWTH = 8  # the budget of a step may grow to so many times where it began
+PROOF_RUNS = 8
+LAW = ("law", "hardware")
 OF_THE_WEIGHTS = ("weights", "device", "dtype", "attention")  # which a simulator has none of
 OF_THE_MEMORY = ("gpu_memory_utilization",)  # nor does the law of a run
 
 
-def tune(given: Mapping[str, Any], *, most_runs: int, confirm_runs: int) -> int:
+def tune(given: Mapping[str, Any], *, most_runs: int, confirm_runs: int, proof_requests: int) -> int:
     """The exit code. With a law beside the reference engine, `given` is explored on the simulator first."""
     explored, real = configs(given)
     folder = Path(real.output) if real.output else default_folder("tune")
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"--output: {folder} is not empty; choose a new folder")
-    search = Search(explored, folder / "explore")
+    search = Search("explore", explored, folder)
     stages = [search.run(start_of(explored), most_runs)]
+    if (enough := enough_requests(explored, stages[0].best, proof_requests)) is not None and not search.interrupted:
+        search = Search("prove", msgspec.structs.replace(explored, num_requests=enough), folder)
+        stages.append(search.run(stages[0].best.setting, PROOF_RUNS, until_met=True))
     if real is not explored and not search.interrupted:
-        search = Search(real, folder / "confirm")
-        stages.append(search.run(stages[0].best.setting, confirm_runs, until_met=True))
-    result = outcome(tuple(stages), workload=explored.workload, sha256=search.plan_sha256, sla=real.sla)
+        search = Search("confirm", real, folder)
+        stages.append(search.run(stages[-1].best.setting, confirm_runs, until_met=True))
+    law = () if real is explored else LAW  # it is not the real engine's
+    chosen = {name: value for name, value in given.items() if name not in law}
+    result = outcome(tuple(stages), given=chosen, sha256=search.plan_sha256)
     write_tune(folder, result)
     write_whole(folder / "cbbench.toml", result.toml.encode())
     show(result, folder, json=real.json)
@@ -59,7 +66,7 @@ def configs(given: Mapping[str, Any]) -> tuple[RunConfig, RunConfig]:
         raise UsageError("--mode: tune is for continuous batching, got static; `cbbench sweep` takes either")
     if not given.get("sla"):
         raise UsageError("--sla: tune needs bounds to search under, as in --sla 'p99_ttft_ms<=500'")
-    law = {name: given[name] for name in ("law", "hardware") if given.get(name) is not None}
+    law = {name: given[name] for name in LAW if given.get(name) is not None}
     if not law or given.get("engine") == "simulated":
         config = build_config(given)
         return config, config
@@ -74,13 +81,25 @@ def start_of(config: RunConfig) -> Setting:
     return Setting(config.max_num_seqs, config.max_num_batched_tokens or 0, config.admission, config.prompt_buckets)
 
 
+def enough_requests(config: RunConfig, best: Trial, most: int) -> int | None:
+    """How many the simulator needs to prove the bounds; None where there is nothing to prove, or more requests would
+    be another load (all at once). As a guess falls short when its requests turn out to depend more, half as many again.
+    """
+    steady = config.rate is not None or config.concurrency is not None or config.arrival == "trace"
+    if config.engine != "simulated" or not steady or best.needed is None:
+        return None
+    enough = min(best.needed * 3 // 2, most)
+    return enough if enough > config.num_requests else None
+
+
 class Search:
     """One engine, loaded once, and the runs tried on it."""
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
+    def __init__(self, purpose: Literal["explore", "prove", "confirm"], config: RunConfig, folder: Path) -> None:
         self.interrupted = False
+        self._purpose = purpose
         self._config = config
-        self._folder = folder
+        self._folder = folder / purpose
         self._bench = Bench(config)
         self._prediction: str | None = None
         plan = self._bench.plan(config)
@@ -98,20 +117,31 @@ class Search:
             if self.interrupted:
                 ended, cut_short = "Interrupted.", True
             elif until_met and trials[-1].meets:
-                ended = "Confirmed: the bounds are met here too."
+                ended = "The bounds are met here too."
             elif len(trials) >= most_runs:
                 cut_short = True
                 ended = f"The {most_runs} runs allowed are spent; --most-runs N allows more."
             else:
-                decisions.append(decision := decide(trials, bounds))
-                print(f"  {decision.words}", file=sys.stderr)
+                decision = decide(trials, bounds)
                 if decision.to is None:
-                    ended = "No move is left."
-                elif (trial := self._attempt(decision.to, len(trials) + 1)) is not None:
+                    ended = decision.words
+                    break
+                decisions.append(decision)
+                if (trial := self._attempt(decision.to, len(trials) + 1)) is not None:
                     trials.append(trial)
         best = best_of(trials)
         told = () if cut_short else tuple(advice(best, bounds))  # on what no setting can do: some were not tried
-        return Stage(self._config.engine, self._prediction, tuple(trials), tuple(decisions), best, told, ended)
+        return Stage(
+            purpose=self._purpose,
+            num_requests=self._config.num_requests,
+            engine=self._config.engine,
+            prediction=self._prediction,
+            trials=tuple(trials),
+            decisions=tuple(decisions),
+            best=best,
+            advice=told,
+            ended=ended,
+        )
 
     def _first(self, start: Setting) -> Trial:
         trial = self._attempt(start, 1)
@@ -131,7 +161,7 @@ class Search:
             admission=setting.admission,
             prompt_buckets=setting.prompt_buckets,
         )
-        print(f"{number}: {setting.label()}", file=sys.stderr)
+        print(f"{self._purpose} {number}: {setting.label()}", file=sys.stderr)
         try:
             result = measure(self._bench, config, self._folder / name, f"tune {number}")
         except (EngineError, UsageError) as error:

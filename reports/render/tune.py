@@ -13,6 +13,13 @@ from reports.render.words import number, share
 from reports.tuning.file import Stage, TuneFile
 from reports.tuning.trials import Trial
 
+VERDICT = {
+    "proven": ("Best: ", "bold green"),
+    "unproven": ("Best, unproven: ", "bold yellow"),
+    "missed": ("Closest, but the SLA is missed: ", "bold red"),
+}
+PURPOSE = {"explore": "Explored", "prove": "Tried with enough requests to prove it", "confirm": "Confirmed"}
+
 
 def tune_view(result: TuneFile) -> RenderableType:
     parts: list[RenderableType] = []
@@ -22,11 +29,8 @@ def tune_view(result: TuneFile) -> RenderableType:
 
 
 def _stage(stage: Stage) -> RenderableType:
-    head = (
-        "Measured on the reference engine"
-        if stage.prediction is None
-        else f"Explored on the simulator, {stage.prediction}"
-    )
+    where = stage.prediction or f"measured on the {stage.engine} engine"
+    head = f"{PURPOSE[stage.purpose]}, {stage.num_requests:,} requests a run, {where}"
     parts: list[RenderableType] = [Text(head, "bold"), _trials(stage)]
     for count, decision in enumerate(stage.decisions, start=1):
         parts.append(Padding(Text.assemble((f"{count}. ", "bold"), decision.words), (0, 0, 0, 2)))
@@ -56,7 +60,7 @@ def _row(trial: Trial) -> Sequence[str]:
         number(point.p99_tpot_ms),
         share(point.signals.device_busy),
         share(point.signals.kv_usage_peak),
-        "met" if trial.meets else (point.error or "missed"),
+        point.error or ("met" if trial.verdict == "proven" else trial.verdict),
     )
 
 
@@ -64,10 +68,12 @@ def _outcome(result: TuneFile) -> RenderableType:
     best = result.best
     state = "" if result.confirmed else ", predicted only: confirm it with a run"
     head = Text.assemble(
-        ("Best: ", "bold green") if best.meets else ("Closest, but the SLA is missed: ", "bold red"),
+        VERDICT[best.verdict],
         (best.setting.label(), "bold"),
         f", {number(best.goodput_per_s)} requests/s within the SLA{state}.",
     )
+    if best.needed is not None and best.meets:
+        head.append(f" It takes at least {best.needed:,} requests to be sure.")
     parts: list[RenderableType] = [head, *(Text(f"- {one}") for one in result.stages[-1].advice), Text()]
     parts += [Text("cbbench.toml", "bold"), Padding(Text(result.toml.rstrip()), (0, 0, 0, 2)), Text()]
     for name, flags, lacks in (

@@ -5,7 +5,10 @@ vLLM: docs.vllm.ai, `vllm serve`; SGLang: docs.sglang.ai, server arguments.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from reports.schema import Value
 
@@ -24,12 +27,11 @@ SGLANG = {
 }
 
 
-def toml_of(settings: Mapping[str, Value], comment: str) -> str:
-    """A fragment for cbbench.toml; settings by field name."""
+def toml_of(settings: Mapping[str, Any], comment: str) -> str:
+    """A cbbench.toml; settings by field name."""
     lines = [f"# {line}" for line in comment.splitlines()]
-    return (
-        "\n".join([*lines, *(f"{name.replace('_', '-')} = {_toml(value)}" for name, value in settings.items())]) + "\n"
-    )
+    lines += [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in settings.items()]
+    return "\n".join(lines) + "\n"
 
 
 def vllm_flags(settings: Mapping[str, Value]) -> tuple[str, list[str]]:
@@ -57,7 +59,6 @@ def _without(settings: Mapping[str, Value], known: set[str]) -> list[str]:
     return [name.replace("_", "-") for name in settings if name not in known]
 
 
-def _toml(value: Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+def _toml(value: Any) -> str:
+    """TOML writes these as JSON does."""
+    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -15,11 +16,14 @@ from reports.tuning.trials import Trial
 
 TUNE_SCHEMA: Final = "cbbench.tune/1"
 TUNE = "tune.json"
+NOT_OF_A_RUN = ("output", "json", "timeline")  # where and how it is shown
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """One engine's part of the search. `ended` says why there was no next run."""
+    """A part of the search: runs of one engine with one plan. `ended` says why there was no next run."""
 
+    purpose: Literal["explore", "prove", "confirm"]
+    num_requests: int
     engine: str  # reference | simulated
     prediction: str | None  # where simulated step times come from; None where they were measured
     trials: tuple[Trial, ...]
@@ -52,7 +56,8 @@ class TuneFile(msgspec.Struct, frozen=True, kw_only=True):
         return self.stages[-1].prediction is None
 
 
-def outcome(stages: tuple[Stage, ...], *, workload: str, sha256: str, sla: tuple[str, ...]) -> TuneFile:
+def outcome(stages: tuple[Stage, ...], *, given: Mapping[str, Any], sha256: str) -> TuneFile:
+    """given: every setting that somebody chose, by field name; with the outcome they are the whole of a run."""
     best = stages[-1].best
     chosen: dict[str, Value | None] = {
         "max_num_seqs": best.setting.max_num_seqs,
@@ -61,17 +66,21 @@ def outcome(stages: tuple[Stage, ...], *, workload: str, sha256: str, sla: tuple
         "prompt_buckets": best.setting.prompt_buckets,
     }
     settings = {name: value for name, value in chosen.items() if value is not None}
+    sla = tuple(given["sla"])
     how = stages[-1].prediction or f"measured on the {stages[-1].engine} engine"
-    met = "meets" if best.meets else "misses"
-    comment = f"cbbench tune: {met} {', '.join(sla)} with {best.goodput_per_s:,.4g} requests/s of goodput\n{how}"
+    verdict = {"proven": "meets", "unproven": "meets, by too few requests to be sure,", "missed": "misses"}[
+        best.verdict
+    ]
+    comment = f"cbbench tune: {verdict} {', '.join(sla)}; {best.goodput_per_s:,.4g} requests/s within it\n{how}"
+    whole = {name: value for name, value in given.items() if name not in NOT_OF_A_RUN} | settings
     (vllm, vllm_lacks), (sglang, sglang_lacks) = vllm_flags(settings), sglang_flags(settings)
     return TuneFile(
-        workload=workload,
+        workload=str(given.get("workload") or given.get("tenants") or ""),
         workload_sha256=sha256,
         sla=sla,
         stages=stages,
         settings=settings,
-        toml=toml_of(settings, comment),
+        toml=toml_of(whole, comment),
         vllm=vllm,
         vllm_lacks=tuple(vllm_lacks),
         sglang=sglang,

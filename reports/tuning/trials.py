@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import Literal
 
 import msgspec
 
-from reports.limits import OFTEN
+from reports.limits import OFTEN, milliseconds
 from reports.schema import Point, SlaResult
 
 STALLED = 1.5  # P99 TPOT over P50: above it some tokens wait for others' prompts
@@ -39,6 +40,18 @@ class Trial(msgspec.Struct, frozen=True):
     def meets(self) -> bool:
         """By point estimate."""
         return self.says and all(one.verdict != "fail" and one.value is not None for one in self.point.sla)
+
+    @property
+    def verdict(self) -> Literal["proven", "unproven", "missed"]:
+        """Unproven: met by point estimate, with too few requests to be sure."""
+        if not self.meets:
+            return "missed"
+        return "proven" if all(one.verdict == "pass" for one in self.point.sla) else "unproven"
+
+    @property
+    def needed(self) -> int | None:
+        """Requests that it takes at the least to settle every bound; None where more would settle nothing."""
+        return max((one.needed for one in self.point.sla if one.verdict == "inconclusive" and one.needed), default=None)
 
     @property
     def says(self) -> bool:
@@ -97,7 +110,7 @@ def signals_of(point: Point) -> str:
     """The three that decisions rest on."""
     tpot = next((one for one in point.sla if "tpot" in one.metric), None)
     bound = "" if tpot is None else f" of {tpot.bound:g}"
-    p99 = "not measured" if point.p99_tpot_ms is None else f"{point.p99_tpot_ms:,.4g}{bound} ms"
+    p99 = "not measured" if point.p99_tpot_ms is None else f"{milliseconds(point.p99_tpot_ms)}{bound} ms"
     signals = point.signals
     return f"device busy {share(signals.device_busy)}, KV peak {share(signals.kv_usage_peak)}, P99 TPOT {p99}"
 

@@ -12,7 +12,18 @@ from reports.tuning.file import read_tune
 from tests.cbbench.conftest import Outcome
 
 SIMULATED = ("tune", "--engine", "simulated", "--hardware", "h200", "--model", "llama-3.1-8b")
-CHAT = ("--rate", 20, "--num-requests", 300, "--sla", "p99_ttft_ms<=500", "--sla", "p99_tpot_ms<=30")
+CHAT = (
+    "--rate",
+    18,
+    "--num-requests",
+    300,
+    "--proof-requests",
+    0,
+    "--sla",
+    "p99_ttft_ms<=500",
+    "--sla",
+    "p99_tpot_ms<=30",
+)
 
 
 def test_it_finds_a_setting_that_meets_what_the_start_misses(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
@@ -30,13 +41,26 @@ def test_it_finds_a_setting_that_meets_what_the_start_misses(cbbench: Callable[.
     assert cbbench("report", "tuned").out == outcome.out
 
 
-def test_the_fragment_it_writes_gives_the_same_numbers_again(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
+def test_the_file_it_writes_is_the_whole_run(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
     cbbench(*SIMULATED, *CHAT, "-o", "tuned")
     result = read_tune(own_folder / "tuned")
     fragment = tomllib.loads((own_folder / "tuned" / "cbbench.toml").read_text())
     assert fragment["max-num-seqs"] == result.best.setting.max_num_seqs
-    again = cbbench("run", *SIMULATED[1:], *CHAT, "--config", "tuned/cbbench.toml", "-o", "again", "--json")
+    again = cbbench("run", "--config", "tuned/cbbench.toml", "-o", "again", "--json")
     assert f'"p99": {result.best.point.p99_ttft_ms}' in again.out
+
+
+@pytest.mark.slow
+def test_what_few_requests_suggest_is_tried_with_many(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
+    """64 seats are enough for 300 requests, and not for the bursts among 3,000."""
+    few = [argument for argument in CHAT if argument not in ("--proof-requests", 0)]
+    cbbench(*SIMULATED, *few, "--max-num-seqs", 64, "--proof-requests", 3000, "-o", "tuned")
+    explored, proved = read_tune(own_folder / "tuned").stages
+    assert explored.best.verdict == "unproven"
+    assert (proved.purpose, proved.num_requests) == ("prove", 3000)
+    assert proved.trials[0].setting == explored.best.setting
+    assert proved.trials[0].verdict == "missed"
+    assert proved.best.setting.max_num_seqs > 64
 
 
 def test_a_bound_that_no_setting_meets_is_a_miss(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
@@ -60,7 +84,7 @@ def test_what_the_simulator_found_is_confirmed_on_the_real_engine(
 ) -> None:
     work = ("--workload", "prompt=uniform(4,24);output=uniform(4,24)", "--num-requests", 24, "--concurrency", 8)
     tiny = ("--model", "tiny", "--device", "cpu", "--hardware", "l40s", "--max-num-seqs", 2)
-    outcome = cbbench("tune", *tiny, *work, "--sla", "p99_ttft_ms<=60000", "-o", "tuned")
+    outcome = cbbench("tune", *tiny, *work, "--proof-requests", 0, "--sla", "p99_ttft_ms<=60000", "-o", "tuned")
     assert outcome.code == 0, outcome.err
     result = read_tune(own_folder / "tuned")
     explored, confirmed = result.stages
