@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +17,8 @@ from reports.render.words import number, share, verdict
 from reports.schema import Distribution, RunFile, Signals, Summary
 
 __all__ = ["run_view", "side_by_side"]
+
+ALIKE = 0.005  # latencies nearer than this are shown once
 
 
 def run_view(run: RunFile) -> RenderableType:
@@ -135,12 +139,14 @@ def gpu_line(signals: Signals) -> str:
 
 
 def latency_table(summary: Summary, open_loop: bool) -> Table:
-    """In open loop from the scheduled time too; elsewhere that is the same and not shown."""
+    """In open loop from the scheduled time too, where requests were sent late enough for it to differ."""
     table = _table("latency, ms", "mean", "p50", "p90", "p99", "p99 95 % interval", "max", "count")
     for name in LATENCIES:
-        if name.endswith("_sched_ms") and not open_loop:
-            continue
         one: Distribution = getattr(summary.latency, name)
+        if name.endswith("_sched_ms") and (
+            not open_loop or _alike(one, getattr(summary.latency, name.replace("_sched", "")))
+        ):
+            continue
         interval = "too few" if one.p99_ci is None else f"{number(one.p99_ci[0])} – {number(one.p99_ci[1])}"
         label = name.removesuffix("_ms").removesuffix("_sched").upper()
         label += ", from schedule" if name.endswith("_sched_ms") else ""
@@ -148,6 +154,12 @@ def latency_table(summary: Summary, open_loop: bool) -> Table:
             label, *map(number, (one.mean, one.p50, one.p90, one.p99)), interval, number(one.max), f"{one.count:,}"
         )
     return table
+
+
+def _alike(one: Distribution, other: Distribution) -> bool:
+    """Whether a reader would take them for the same."""
+    pairs = [(getattr(one, stat), getattr(other, stat)) for stat in ("mean", "p50", "p90", "p99", "max")]
+    return all(a == b or (a is not None and b is not None and math.isclose(a, b, rel_tol=ALIKE)) for a, b in pairs)
 
 
 def _table(*columns: str) -> Table:

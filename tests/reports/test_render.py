@@ -75,6 +75,8 @@ def test_open_loop_shows_latencies_from_the_schedule() -> None:
     made = record([row(0, [100, 120], scheduled_ms=0, sent_ms=60)])
     assert "TTFT, from schedule" in shown(run_view(completed_run(made, header(rate_per_s=1.0))))
     assert "from schedule" not in shown(run_view(completed_run(made, header())))
+    punctual = record([row(0, [100, 120], scheduled_ms=0, sent_ms=0.1)])
+    assert "from schedule" not in shown(run_view(completed_run(punctual, header(rate_per_s=1.0)))), "the same to 0.5 %"
 
 
 def test_side_by_side_says_what_differs_and_why() -> None:
