@@ -66,9 +66,8 @@ RUN_OPTIONS = (
     on_off("cuda_graphs", ENGINE, "Replay steps that only decode from CUDA graphs, one per number of rows. Default: on "
            "a GPU with triton."),
     option("gpu_memory_utilization", float, ENGINE, "On a GPU, or with --hardware: the share of the memory left beside "
-           "the weights (and, on a GPU, the largest step) that the KV cache takes; --kv-blocks wins. Default: 0.9, and on "
-           "a GPU no more than all seats need.",
-           metavar="SHARE"),
+           "the weights (and, on a GPU, the largest step) that the KV cache takes; --kv-blocks wins. Default: 0.9, and "
+           "on a GPU no more than all seats need.", metavar="SHARE"),
 
     option("url", str, SERVER, "Load this server over HTTP, as in http://127.0.0.1:8000. Default: none. The key, if "
            "it wants one, is taken from OPENAI_API_KEY.", metavar="URL"),
