@@ -138,6 +138,16 @@ def knee(curve: Sequence[CurvePoint], latency: str = "p99_tpot_ms") -> CurvePoin
     return max(known, key=lambda one: power(one.point, latency), default=None)
 
 
+def bend(curve: Sequence[CurvePoint], latency: str) -> CurvePoint | None:
+    """The knee as it is worth showing: not at an end of the curve, where it only says that the curve did not go on, and
+    not where all points were offered one rate, as their throughput is that of the load."""
+    offered = {one.point.rate_per_s for one in curve}
+    if len(offered) == 1 and None not in offered:
+        return None
+    top = knee(curve, latency)
+    return top if top is not None and top not in (curve[0], curve[-1]) else None
+
+
 def latency_of_knee(params: Sequence[str]) -> str:
     """Which latency a knee is judged by: with a rate the wait for a first token, else the time per token."""
     return "p99_ttft_ms" if params[0] == "rate" else "p99_tpot_ms"
@@ -201,6 +211,7 @@ def point_of(
         sla=run.sla,
         validity=run.validity,
         saturated=saturation(run),
+        slow_ttft=slow_ttft(run),
         prediction=run.engine.prediction,
     )
 
@@ -208,6 +219,13 @@ def point_of(
 def _tenant_point(one: Group, opened: bool) -> TenantPoint:
     ttft = one.latency.ttft_sched_ms if opened else one.latency.ttft_ms
     return TenantPoint(p99_ttft_ms=ttft.p99, p99_tpot_ms=one.latency.tpot_ms.p99)
+
+
+def slow_ttft(run: RunFile) -> dict[str, float]:
+    """What the slowest first tokens, those at or above P99, waited for: share by part, the largest first."""
+    parts = run.summary.breakdown.ttft if run.summary is not None and run.summary.breakdown is not None else {}
+    shares = {name: part.tail_share for name, part in parts.items() if part.tail_share}
+    return dict(sorted(shares.items(), key=lambda one: -one[1]))
 
 
 def write_sweep(folder: Path, sweep: SweepFile) -> None:

@@ -27,6 +27,7 @@ from reports.schema import Point
 BUSY = 0.8  # share of the time from which a device has little left to give
 IDLE = 0.6
 SLOWER = 1.1  # TPOT grew by a tenth from one point to the next
+PARTS_OF_TTFT = {"client": "the client", "intake": "the running step", "queue": "the queue", "server": "the server"}
 OFTEN = 0.1  # share of the steps in which the head of the queue was blocked
 OUT_OF_KV = ("kv", "watermark", "peak")  # reasons of the ledger
 WAITS = (  # reason of the ledger, name, what is waited for
@@ -48,12 +49,23 @@ def annotated(points: Sequence[Point]) -> list[Point]:
     """The points, each with what limits its setting and why, by the medians of all its repeats: the numbers that are
     shown beside it. The neighbours of a setting say whether TPOT rises from one to the next."""
     curve = merge(points)
-    found = {one.values: cause(neighbours(curve, one.values)[0], one.point) for one in curve if one.runs}
+    found = {
+        one.values: _told(one.point, *cause(neighbours(curve, one.values)[0], one.point)) for one in curve if one.runs
+    }
     told = []
     for point in points:
         name, why = found[point.values] if point.error is None else (None, None)
         told.append(msgspec.structs.replace(point, limit=name, why=why))
     return told
+
+
+def _told(point: Point, name: str, why: str) -> tuple[str, str]:
+    """What limits throughput is not always what a late first token waits for; where one is too late, both are said."""
+    late = any(one.verdict == "fail" and "ttft" in one.metric for one in point.sla)
+    if late and point.slow_ttft:
+        part, share = next(iter(point.slow_ttft.items()))
+        why += f"; the slowest first tokens spend {share:.0%} of their time in {PARTS_OF_TTFT.get(part, part)}"
+    return name, why
 
 
 def limit_of(chosen: Point, before: Point | None, beyond: Point | None) -> Limit:

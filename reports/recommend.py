@@ -10,7 +10,7 @@ from reports.limits import limit_of, milliseconds
 from reports.schema import Point, Recommendation, SlaResult
 
 NEAR_BEST = 0.95  # of the best throughput: what lies between is within the noise of one run each
-ALIKE = 0.99  # of two settings without a size, throughputs that tell nothing apart
+ALIKE = 0.99  # throughputs that tell no two settings apart
 OTHER_WORK = ("workload", "tenants", "num-requests")  # settings whose values ask different things
 
 
@@ -29,17 +29,17 @@ def recommend(params: Sequence[str], points: Sequence[Point], sla: Sequence[str]
         return Recommendation(None, reason, limit="sla" if measured and sla else "unknown", proven=False)
     best = max(fit, key=_throughput)  # of equals the first, so the smallest
     if sla:
-        chosen = best
-        reason = f"{label_of(params, chosen.values)} has the largest throughput within the SLA, which {len(fit)} of "
+        chosen, lead = _first_of_alike(fit, best, sized(measured))
+        reason = (
+            f"{label_of(params, chosen.values)} has the largest throughput{lead} within the SLA, which {len(fit)} of "
+        )
         reason += f"{len(measured)} settings meet: {_numbers(chosen)}."
     elif "rate" in params and (kept_up := [one for one in fit if one.saturated is None]):
         chosen = max(kept_up, key=_throughput)
         reason = f"{label_of(params, chosen.values)} has the largest throughput of those at which completions keep up "
         reason += f"with arrivals: {_numbers(chosen)}."
     elif not sized(measured):
-        alike = [one for one in fit if _throughput(one) >= ALIKE * _throughput(best)]
-        chosen = min(alike, key=lambda one: inf if one.p99_ttft_ms is None else one.p99_ttft_ms)
-        lead = " to within 1 %, and the lowest P99 TTFT there" if len(alike) > 1 else ""
+        chosen, lead = _first_of_alike(fit, best, has_size=False)
         reason = f"{label_of(params, chosen.values)} has the largest throughput{lead}: {_numbers(chosen)}."
     else:
         chosen = next(one for one in fit if _throughput(one) >= NEAR_BEST * _throughput(best))
@@ -49,13 +49,28 @@ def recommend(params: Sequence[str], points: Sequence[Point], sla: Sequence[str]
         reason += "." if chosen is best else better
     limit = limit_of(chosen, *neighbours(measured, chosen.values))
     unproven = [one for one in chosen.sla if one.verdict != "pass"]
+    limited = ""
+    if chosen.validity is not None and chosen.validity.verdict == "client_limited":
+        limited = "But the load client was at its limit there, so that the server may do better."
     return Recommendation(
         values=chosen.values,
-        reason=" ".join([reason, limit.sentence, _unproven(unproven) if sla else ""]).strip(),
+        reason=" ".join(filter(None, [reason, limit.sentence, limited, _unproven(unproven) if sla else ""])),
         limit=limit.name,
         proven=bool(sla) and not unproven,
         evidence=limit.evidence,
     )
+
+
+def _first_of_alike(fit: Sequence[Point], best: Point, has_size: bool) -> tuple[Point, str]:
+    """(the point to choose among those whose throughput is that of the best, words for it): the smallest setting; of
+    words, which have no size, the one with the lowest P99 TTFT."""
+    alike = [one for one in fit if _throughput(one) >= ALIKE * _throughput(best)]
+    if len(alike) == 1:
+        return best, ""
+    if has_size:
+        return alike[0], "" if alike[0] is best else " to within 1 %"
+    chosen = min(alike, key=lambda one: inf if one.p99_ttft_ms is None else one.p99_ttft_ms)
+    return chosen, " to within 1 %, and the lowest P99 TTFT there,"
 
 
 def best_within_sla(curve: Sequence[CurvePoint]) -> CurvePoint | None:

@@ -314,6 +314,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     p99_e2el_ci_ms: Interval | None = None
     attainment: float | None = None
     by_tenant: dict[str, TenantPoint] = {}  # empty unless there are two or more
+    slow_ttft: dict[str, float] = {}  # of the slowest first tokens' time: share by part (queue, prefill, ...)
     max_over_mean: float | None = None  # of the plan's outputs in batches of max_num_seqs; None: a server's own seats
     signals: Signals = Signals()
     sla: tuple[SlaResult, ...] = ()

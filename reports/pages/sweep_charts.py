@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from reports.curves import CurvePoint, knee, numeric, pareto, short_label
+from reports.curves import CurvePoint, bend, numeric, pareto, short_label
 from reports.document import Chart, Curve, Mark, Rule, Spot
 from reports.gate import parse
 from reports.pages.axes import fitted
@@ -51,7 +51,7 @@ def _throughput_against(sweep: SweepFile, curve: Sequence[CurvePoint], word: str
 
 def _latency_against_rate(sweep: SweepFile, curve: Sequence[CurvePoint], word: str, field: str) -> Chart | None:
     along = sweep.params.index("rate") if "rate" in sweep.params else _along(curve)
-    bends = {bend.values for cut in _cuts(curve, along).values() if (bend := _bend(cut, field)) is not None}
+    bends = {top.values for cut in _cuts(curve, along).values() if (top := bend(cut, field)) is not None}
     spots = _spots(sweep, curve, along, "rate_per_s", field, knees=bends, labelled=False)
     if not spots:
         return None
@@ -60,12 +60,6 @@ def _latency_against_rate(sweep: SweepFile, curve: Sequence[CurvePoint], word: s
     return Chart(
         f"rate-p99-{word.lower()}", f"P99 {word} against offered rate", _over(plot, sweep, curve, along), caption
     )
-
-
-def _bend(cut: Sequence[CurvePoint], field: str) -> CurvePoint | None:
-    """The knee, unless it is at an end: there it only says that the sweep did not go far enough."""
-    found = knee(cut, field)
-    return None if found is None or found in (cut[0], cut[-1]) else found
 
 
 def _goodput(sweep: SweepFile, curve: Sequence[CurvePoint]) -> Chart | None:

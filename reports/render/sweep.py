@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from reports.curves import CurvePoint, knee, label_of, latency_of_knee, merge, series, short_label
+from reports.curves import CurvePoint, bend, label_of, latency_of_knee, merge, series, short_label
 from reports.render.modes import modes_view
 from reports.render.sweep_plots import NAMES, pictures
 from reports.render.tenants import tenants_table
@@ -147,12 +147,10 @@ def _knees(sweep: SweepFile) -> list[Text]:
     latency = latency_of_knee(sweep.params)
     texts = []
     for line in series(merge(sweep.points)).values():
-        top = knee(line, latency) if len(line) > 2 else None
+        top = bend(line, latency)
         if top is None:
             continue
         beyond = f"Beyond it, 1 % more throughput costs more than 1 % of {NAMES[latency].removesuffix(' in ms')}."
-        if top is line[-1]:
-            beyond = "It may lie beyond, as nothing larger was tried."
         texts.append(Text.assemble(("Knee: ", "bold"), f"{label_of(sweep.params, top.values)}. {beyond}"))
     return texts
 

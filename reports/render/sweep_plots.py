@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from rich.text import Text
 
-from reports.curves import CurvePoint, knee, label_of, latency_of_knee, merge, numeric, series, short_label
+from reports.curves import CurvePoint, bend, label_of, latency_of_knee, merge, numeric, series, short_label
 from reports.render.plot import Line, plot
 from reports.schema import Point, SweepFile
 
@@ -45,7 +45,7 @@ def _picture(
 ) -> Text:
     lines = []
     for rest, line in series(merge(sweep.points)).items():
-        top = knee(line, latency_of_knee(sweep.params)) if len(line) > 2 else None
+        top = bend(line, latency_of_knee(sweep.params))
         points = [one for one in line if x_of(one.point) is not None and getattr(one.point, key) is not None]
         lines.append(
             Line(

@@ -331,3 +331,24 @@ def test_words_have_no_size() -> None:
     assert knee(merge(points)) is None
     late = [points[1], msgspec.structs.replace(points[0], output_token_per_s=1001.0, p99_ttft_ms=900.0)]
     assert recommend(["admission"], late).values == ("peak",)
+
+
+def test_a_point_that_is_late_says_what_its_slowest_first_tokens_wait_for() -> None:
+    late = point(8.0, 1500, sla=(sla("fail", 900.0),), slow_ttft={"prefill": 0.8, "queue": 0.2})
+    fine = point(16.0, 1500, sla=(sla("pass", 90.0),), slow_ttft={"prefill": 0.8, "queue": 0.2})
+    told = annotated([late, fine])
+    assert (told[0].why or "").endswith("; the slowest first tokens spend 80% of their time in prefill")
+    assert "first tokens" not in (told[1].why or "")
+
+
+def test_of_throughputs_alike_within_the_sla_the_smallest_setting_is_recommended() -> None:
+    met = (sla("pass", 90.0),)
+    points = [point(8.0, 900, sla=met), point(16.0, 995, sla=met), point(32.0, 1000, sla=met)]
+    advice = recommend(["max-num-seqs"], points, ["p99_ttft_ms<=500"])
+    assert advice.values == (16.0,)
+    assert "to within 1 %" in advice.reason
+
+
+def test_a_client_at_its_limit_is_said_with_the_recommendation() -> None:
+    limited = point(8.0, 900, validity=Validity("client_limited", ("the loop was late",)))
+    assert "load client was at its limit" in recommend(["max-num-seqs"], [limited]).reason

@@ -71,11 +71,19 @@ def test_a_rate_sweep_has_latency_against_rate_with_its_knee_and_goodput() -> No
     assert "→ 4" in text
 
 
-def test_nothing_is_said_of_what_lies_beyond_a_knee_at_the_end() -> None:
+def test_a_knee_at_the_end_is_none() -> None:
     speeds = ((1, 100, 9.0), (2, 190, 10.0), (4, 370, 11.0))
     text = shown(sweep_of(["max-num-seqs"], [point(n, speed=tok, ttft=5.0, tpot=ms) for n, tok, ms in speeds]))
-    assert "Knee: max-num-seqs 4. It may lie beyond, as nothing larger was tried." in " ".join(text.split())
-    assert "more throughput costs" not in text
+    assert "Knee" not in text
+    assert "knee" not in text
+
+
+def test_a_load_at_a_fixed_rate_has_no_knee() -> None:
+    speeds = ((8, 100, 9.0), (16, 190, 10.0), (32, 200, 30.0))
+    made = [point(n, speed=tok, ttft=5.0, tpot=ms, rate_per_s=14.0) for n, tok, ms in speeds]
+    assert "nee" not in shown(sweep_of(["max-num-seqs"], made))
+    free = [point(n, speed=tok, ttft=5.0, tpot=ms) for n, tok, ms in speeds]
+    assert "Knee: max-num-seqs 16" in shown(sweep_of(["max-num-seqs"], free))
 
 
 def grid() -> SweepFile:
