@@ -86,14 +86,16 @@ def _throughput(point: Point) -> float:
 def qualifies(point: Point, judged: bool) -> bool:
     """Whether it may be recommended. Percentiles of an overloaded run only measure its length, so it meets no SLA."""
     verdict = point.validity.verdict if point.validity else "ok"
-    if verdict == "invalid" or (judged and verdict == "overloaded" and not _kept_up(point)):
+    if verdict == "invalid" or (judged and verdict == "overloaded" and not kept_up(point)):
         return False
     return not judged or all(one.verdict != "fail" and one.value is not None for one in point.sla)
 
 
-def _kept_up(point: Point) -> bool:
-    """Whether every SLA is on a part of the requests, and that part's queue did not grow with the others'."""
-    return all(one.scope is not None and (one.verdict == "pass" or one.needed is not None) for one in point.sla)
+def kept_up(point: Point) -> bool:
+    """Of an overloaded run: whether an SLA is on a part of the requests whose own queue did not grow, and none was
+    refused or missed."""
+    judged = all(one.verdict == "pass" or one.needed is not None for one in point.sla)
+    return judged and any(one.scope is not None for one in point.sla)
 
 
 def _numbers(point: Point) -> str:

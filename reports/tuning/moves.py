@@ -150,7 +150,8 @@ def _with_rows(setting: Setting, rows: int) -> Setting:
 def _over(miss: SlaResult) -> str:
     """P99 TTFT is 612 of 500 ms"""
     name = miss.metric.removesuffix("_ms").removesuffix("_sched").replace("_", " ").upper()
-    return f"{name} is {milliseconds(miss.value)} of {miss.bound:g} ms"
+    whose = f" of {miss.scope.replace('=', ' ')}" if miss.scope else ""
+    return f"{name}{whose} is {milliseconds(miss.value)} of {miss.bound:g} ms"
 
 
 def _upper(text: str) -> str:

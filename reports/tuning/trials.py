@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from reports.limits import OFTEN, milliseconds
+from reports.recommend import kept_up
 from reports.schema import Point, SlaResult
 
 STALLED = 1.5  # P99 TPOT over P50: above it some tokens wait for others' prompts
@@ -55,9 +56,12 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def says(self) -> bool:
-        """Whether its latencies are the setting's: an overloaded run measures only how long it was."""
+        """Whether its latencies are the setting's: an overloaded run measures only how long it was, unless all that is
+        bound is a part of the load that kept up."""
         validity = self.point.validity
-        return validity is None or validity.verdict not in ("invalid", "overloaded")
+        if validity is not None and validity.verdict == "overloaded":
+            return kept_up(self.point)
+        return validity is None or validity.verdict != "invalid"
 
     @property
     def goodput_per_s(self) -> float:
@@ -108,7 +112,7 @@ def has_room(point: Point) -> bool:
 
 def signals_of(point: Point) -> str:
     """The three that decisions rest on."""
-    tpot = next((one for one in point.sla if "tpot" in one.metric), None)
+    tpot = next((one for one in point.sla if "tpot" in one.metric and one.scope is None), None)
     bound = "" if tpot is None else f" of {tpot.bound:g}"
     p99 = "not measured" if point.p99_tpot_ms is None else f"{milliseconds(point.p99_tpot_ms)}{bound} ms"
     signals = point.signals

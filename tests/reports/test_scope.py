@@ -9,9 +9,12 @@ from reports.checks import sla_checks
 from reports.gate import parse, parse_all
 from reports.metrics import request_times
 from reports.recommend import qualifies
-from reports.schema import Point, RunFile, SlaResult, Validity
+from reports.schema import Point, RunFile, Signals, SlaResult, Validity
 from reports.scope import Scope
 from reports.summary import completed_run
+from reports.tuning.moves import Bounds
+from reports.tuning.search import decide
+from reports.tuning.trials import Setting, Trial
 from tests.reports.factory import header, record, row
 
 
@@ -184,6 +187,21 @@ def test_in_an_overloaded_run_a_part_whose_queue_does_not_grow_is_judged_all_the
     assert qualifies(Point(values=(1,), folder="", sla=run.sla[:1], validity=overloaded), judged=True)
     assert not qualifies(Point(values=(1,), folder="", sla=run.sla[:2], validity=overloaded), judged=True)
     assert not qualifies(Point(values=(1,), folder="", sla=run.sla[2:], validity=overloaded), judged=True)
+    met, missed = (
+        Trial(Setting(32, 2048), Point(values=(1,), folder="", sla=sla, validity=overloaded))
+        for sla in (run.sla[:1], run.sla[:2])
+    )
+    assert (met.meets, missed.meets) == (True, False)
+
+
+def test_tune_says_whose_bound_is_missed() -> None:
+    miss = SlaResult(
+        "p99_ttft_ms[tenant=quiet]<=500", "p99_ttft_ms", 900, 500, 0.95, 400, 400.0, "fail", "", scope="tenant=quiet"
+    )
+    signals = Signals(waiting_mean=5.0, device_busy=0.5, kv_usage_peak=0.3, preemptions=0)
+    tried = Trial(Setting(32, 2048), Point(values=(32, 2048), folder="", sla=(miss,), signals=signals))
+    words = decide([tried], Bounds(most_rows=64, most_tokens=4096)).words
+    assert words.startswith("P99 TTFT of tenant quiet is 900 of 500 ms")
 
 
 def test_times_of_a_part_keep_their_rows() -> None:
