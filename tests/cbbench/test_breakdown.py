@@ -21,8 +21,8 @@ def test_report_shows_parts_and_the_worst_request(cbbench: Call) -> None:
         assert sum(part["share"] for part in parts[metric].values()) == pytest.approx(1)
     shown = cbbench("report", "out").out
     assert "blocked: rows" in shown
-    assert "worst TTFT" in shown
+    assert "longest" in shown
     Path("out/requests.jsonl").unlink()
     shown = cbbench("report", "out").out
     assert "blocked: rows" in shown, "run.json has the means"
-    assert "worst TTFT" not in shown
+    assert "longest" not in shown
