@@ -41,7 +41,7 @@ class Measured:
     before: float | None
     after: float | None
     spread: Spread | None
-    missing: str = ""  # why there is no spread
+    remark: str = ""  # why there is no spread, or what it leaves out
 
     @property
     def change(self) -> float | None:
@@ -108,7 +108,7 @@ def measure_metric(scenario: Scenario, budget: Budget) -> Measured:
 
 
 def _single(pair: Pair, budget: Budget) -> tuple[Spread | None, str]:
-    """The spread within one pair, and why there is none."""
+    """The spread within one pair, and why there is none or what it leaves out."""
     latency, stat = budget.latency, budget.stat
     if latency is None or latency == "itl_ms" or stat is None or stat == "max":
         return None, "one number a side, which has no interval: compare pairs of runs"
@@ -116,7 +116,13 @@ def _single(pair: Pair, budget: Budget) -> tuple[Spread | None, str]:
         return None, "a file without single requests has no interval"
     before, after = matched(pair.baseline.record, pair.candidate.record, latency)
     spread = request_spread(before, after, stat, matched=not pair.differences)
-    return spread, "the requests depend on each other so much that they are worth too few: compare pairs of runs"
+    if spread is None:
+        return None, "the requests depend on each other so much that they are worth too few: compare pairs of runs"
+    counts = [int(np.count_nonzero(~np.isnan(request_times(one.record).latency(latency))))
+              for one in (pair.baseline, pair.candidate) if one.record is not None]  # fmt: skip
+    left_out = sum(counts) - 2 * len(before)
+    # So the change, which is over all requests of each side, need not lie inside the interval.
+    return spread, f"; the interval leaves out {left_out} requests that only one side has" if left_out else ""
 
 
 def matched(before: RunRecord, after: RunRecord, latency: str) -> tuple[FloatArray, FloatArray]:
@@ -138,12 +144,12 @@ def _check(scenario: Scenario, one: Measured, level: float) -> Check:
     if one.spread is None:
         within = change is not None and budget.harm(math.log1p(change)) <= budget.harm_limit
         verdict: CheckVerdict = "pass" if within else "inconclusive"
-        reason = one.missing
+        reason = one.remark
     else:
         interval = one.spread.interval(2 * level)
         verdict = judge(budget, *interval)
         worse = min(map(budget.harm, interval)) > 0
-        reason = _reason(verdict, worse, len(scenario.pairs), level)
+        reason = _reason(verdict, worse, len(scenario.pairs), level) + one.remark
     if (doubt := _doubt(scenario, budget)) is not None:
         verdict, reason = "inconclusive", doubt
     if scenario.differences:

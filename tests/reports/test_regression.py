@@ -224,6 +224,12 @@ def test_only_requests_of_both_sides_are_matched() -> None:
     assert after / before == pytest.approx(1.1, rel=1e-3)
 
 
+def test_requests_of_one_side_alone_are_left_out_of_the_interval_and_counted() -> None:
+    few = compared([stored(steady(20))], [stored(steady(22, failed=3))])["mean_tpot_ms"]
+    assert "leaves out 3 requests" in few.reason
+    assert "leaves out" not in compared([stored(steady(20))], [stored(steady(22))])["mean_tpot_ms"].reason
+
+
 def test_many_metrics_are_one_family() -> None:
     base, worse = [stored(steady(20)) for _ in "ab"], [stored(steady(20.3)), stored(steady(20.32))]
     alone = compared(base, worse)["mean_tpot_ms"].interval
