@@ -75,7 +75,7 @@ def machine_checks(scenario: Scenario, series: Series, confidence: float) -> lis
         interval = measured.spread.interval(1 - confidence) if measured.spread is not None else None
         fit = interval is not None and max(map(abs, interval)) <= budget.harm_limit
         verdict: CheckVerdict = "pass" if fit else "inconclusive"
-        reason = "A repeats itself" if fit else measured.remark or TOO_UNSTEADY
+        reason = "A repeats itself" if fit else (measured.remark if measured.spread is None else TOO_UNSTEADY)
         checks.append(measured.check(scenario.name, "machine", verdict, budget.symmetric, reason, interval))
     return checks
 
