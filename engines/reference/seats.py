@@ -49,6 +49,6 @@ class Seats:
     def sample(self, slots: IntArray, ends: IntArray) -> IntArray:
         """Those in these seats get the token of position `end`. Returns int64[5, rows]: see sampling.columns."""
         self._next[slots] = ends
-        columns: IntArray = self._sampling[:, slots]
+        columns: IntArray = self._sampling.take(slots, axis=1)  # not [:, slots]: the kernel wants rows side by side
         columns[sampling.OUTPUT_INDEX] = ends - self._prompt[slots]
         return columns

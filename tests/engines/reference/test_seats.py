@@ -87,4 +87,5 @@ def test_sampling_columns_are_those_of_who_sits_there(order: tuple[int, int]) ->
         rows = [Row(one, 0, 4 + outputs, 1), Row(other, 1, outputs, 1)]
         batch = step(seats, *(rows[i] for i in order))
         expected = sampling.columns([HOT, Sampling(seed=8)], [outputs, outputs - 2])
+        assert batch.sampling.flags.c_contiguous, "the kernel reads a column's rows side by side"
         assert batch.sampling.tolist() == expected[:, order].tolist()
