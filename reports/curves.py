@@ -14,7 +14,8 @@ from scipy.stats import t as student_t
 from reports.files import FolderError, read_json, write_atomic
 from reports.merging import merged_point
 from reports.saturation import saturation
-from reports.schema import SWEEP_SCHEMA, Group, Interval, Point, RunFile, SweepFile, TenantPoint, Value
+from reports.schema import Group, RunFile
+from reports.sweep_schema import SWEEP_SCHEMA, Interval, Point, SweepFile, TenantPoint, Value
 
 SWEEP = "sweep.json"
 ENOUGH_REPEATS = 3  # for an interval over repeats

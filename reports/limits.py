@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import msgspec
 
 from reports.curves import merge, neighbours, short_label
-from reports.schema import Point
+from reports.sweep_schema import Point
 
 BUSY = 0.8  # share of the time from which a device has little left to give
 IDLE = 0.6

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from reports.schema import Point, Signals, SlaResult, TenantPoint, Validity
+from reports.schema import Signals, SlaResult, Validity
+from reports.sweep_schema import Point, TenantPoint
 
 MEDIANS = (
     "output_token_per_s", "request_per_s", "goodput_per_s", "tokens_per_s_per_user", "p50_ttft_ms", "p99_ttft_ms",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import RunRecord
-from engines.scheduling.ledger import StepArray
+from engines.scheduling.ledger import StepArray, kv_usage
 from reports.quantiles import FloatArray
 from reports.schema import RunFile
 from reports.seats import Seat, num_slots, seat_counts, seat_spans
@@ -37,13 +37,11 @@ def signals_over_time(record: RunRecord) -> Course:
     steps = record.steps
     bins = int(np.clip(len(steps) // STEPS_PER_BIN, 1, BINS))
     edges = np.linspace(float(steps["start_ns"][0]), float(steps["end_ns"].max()), bins + 1)
-    used = steps["kv_used_blocks"] + steps["kv_reserved_blocks"] + steps["kv_pending_blocks"]
-    usage = used / np.maximum(used + steps["kv_cached_blocks"] + steps["kv_free_blocks"], 1)
     lasted = (steps["end_ns"] - steps["start_ns"]).astype(np.float64)
     worked = _per_bin(steps, lasted, edges)
     busy = _per_bin(steps, steps["busy_ns"].astype(np.float64), edges) / np.maximum(np.diff(edges), 1.0)
     values: dict[str, list[float | None]] = {"device_busy": busy.tolist()}
-    for name, column in (("kv_usage", usage), ("running", steps["running"]), ("waiting", steps["waiting"])):
+    for name, column in (("kv_usage", kv_usage(steps)), ("running", steps["running"]), ("waiting", steps["waiting"])):
         total = _per_bin(steps, column * lasted, edges)
         values[name] = [
             part / time if time > 0 else None for part, time in zip(total.tolist(), worked.tolist(), strict=True)

@@ -7,7 +7,8 @@ from math import inf
 
 from reports.curves import CurvePoint, label_of, merge, neighbours, short_label, sized
 from reports.limits import limit_of, milliseconds
-from reports.schema import Point, Recommendation, SlaResult
+from reports.schema import SlaResult
+from reports.sweep_schema import Point, Recommendation
 
 NEAR_BEST = 0.95  # of the best throughput: what lies between is within the noise of one run each
 ALIKE = 0.99  # throughputs that tell no two settings apart

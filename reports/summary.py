@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from engines.base import MISSING, RunRecord
-from engines.scheduling.ledger import WASTE, Blocked, StepArray
+from engines.scheduling.ledger import WASTE, Blocked, StepArray, kv_usage
 from reports.breakdown import breakdown
 from reports.gate import parse_all
 from reports.gpu import with_gpu
@@ -143,9 +143,7 @@ def _signals(record: RunRecord, window_s: float) -> Signals:
     if not steps.size:
         return _sampled_signals(record)
     lasted_ns = np.maximum(steps["end_ns"] - steps["start_ns"], 1)
-    used = steps["kv_used_blocks"] + steps["kv_reserved_blocks"] + steps["kv_pending_blocks"]
-    blocks = used + steps["kv_cached_blocks"] + steps["kv_free_blocks"]
-    usage = used / np.maximum(blocks, 1)
+    usage = kv_usage(steps)
     reasons, counts = np.unique(steps["blocked"], return_counts=True)
     return Signals(
         device_busy=float(steps["busy_ns"].sum() / 1e9 / window_s) if window_s > 0 else None,

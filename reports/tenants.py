@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from reports.curves import CurvePoint
-from reports.schema import TenantPoint, Value
+from reports.sweep_schema import TenantPoint, Value
 
 
 class TenantRow(NamedTuple):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from cbbench.experiment.knobs import as_number
 from reports.curves import CurvePoint, knee, short_label
 from reports.recommend import best_within_sla, qualifies
-from reports.schema import Value
+from reports.sweep_schema import Value
 
 CLOSE = 1.2  # the ratio of two neighbours between which nothing is looked for
 MOST_SETTINGS = 24

@@ -21,11 +21,12 @@ from cbbench.experiment.run import measure
 from cbbench.experiment.servers import Benches, work_of
 from cbbench.experiment.targets import Setting, Sweep, Target
 from engines.base import EngineError
-from reports.curves import point_of, read_sweep, short_label, write_sweep
+from reports.curves import SWEEP, point_of, read_sweep, short_label, write_sweep
 from reports.folder import RUN, discard, rebuild
 from reports.limits import annotated
 from reports.recommend import recommend
-from reports.schema import Point, RunFile, SweepFile
+from reports.schema import RunFile
+from reports.sweep_schema import Point, SweepFile
 from workloads.errors import WorkloadError
 from workloads.statistics import max_over_mean
 
@@ -207,7 +208,7 @@ def sweep_before(folder: Path, params: Sequence[str]) -> SweepFile | None:
     """What an earlier call left in this folder."""
     if not folder.exists() or not any(folder.iterdir()):
         return None
-    if not (folder / "sweep.json").exists():
+    if not (folder / SWEEP).exists():
         raise UsageError(f"--output: {folder} is not empty and holds no sweep")
     before = read_sweep(folder)
     if before.params != tuple(params):

@@ -24,7 +24,8 @@ from reports.pages.run import run_report
 from reports.pages.sweep import sweep_report
 from reports.render.csv import points_csv, requests_csv
 from reports.render.markdown import report_markdown
-from reports.schema import RunFile, SweepFile
+from reports.schema import RunFile
+from reports.sweep_schema import SweepFile
 from reports.tuning.file import TUNE
 
 FORMATS = ("html", "md", "csv", "png", "svg", "vllm-json")

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from cbbench.config import FIELDS, RunConfig, UsageError, explain_validation
-from reports.schema import Value
+from reports.sweep_schema import Value
 
 ONCE = "is loaded once for all points; `cbbench compare --ab` measures two of them in turns"
 SHOWN = "changes how a run is judged or shown, not what it does"

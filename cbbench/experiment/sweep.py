@@ -23,7 +23,7 @@ from reports.curves import latency_of_knee, merge
 from reports.gate import exit_code
 from reports.recommend import OTHER_WORK
 from reports.render.sweep import sweep_view
-from reports.schema import SweepFile
+from reports.sweep_schema import SweepFile
 
 NO_SERVER = 6  # exit code
 

@@ -19,7 +19,7 @@ from cbbench.config import RunConfig, UsageError, build_config
 from cbbench.experiment.knobs import field_of, fill_of, is_servers_own
 from engines.base import EngineError
 from reports.curves import label_of, short_label
-from reports.schema import Value
+from reports.sweep_schema import Value
 
 Setting = tuple[Value, ...]  # one value per parameter
 OF_CONTINUOUS = ("chunked_prefill", "prefill", "max_prompt_chunk", "admission")

@@ -18,7 +18,7 @@ from reports.curves import point_of
 from reports.files import write_whole
 from reports.gate import exit_code
 from reports.render.tune import tune_view
-from reports.schema import Point
+from reports.sweep_schema import Point
 from reports.tuning.file import TUNE, Stage, TuneFile, outcome, write_tune
 from reports.tuning.moves import Bounds
 from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide

@@ -1,4 +1,4 @@
-"""The ledger: per step, where the launched tokens and the seats went. Two identities hold in every row:
+"""The ledger: per step, where the launched tokens and the seats went. Three identities hold in every row:
 
 launched_tokens = useful + prompt_padding + bucket_padding + dead_row + recomputed + discarded
 max_num_seqs    = active_slots + dead_slots + idle_slots
@@ -77,6 +77,13 @@ LEDGER = np.dtype(
 WASTE = ("prompt_padding_tokens", "bucket_padding_tokens", "dead_row_tokens", "recomputed_tokens", "discarded_tokens")
 
 StepArray = NDArray[np.void]  # structured, dtype LEDGER
+
+
+def kv_usage(steps: StepArray) -> NDArray[np.float64]:
+    """Of each step: the share of the usable KV blocks in use, promised, or on their way back behind a fence."""
+    used = steps["kv_used_blocks"] + steps["kv_reserved_blocks"] + steps["kv_pending_blocks"]
+    usage: NDArray[np.float64] = used / np.maximum(used + steps["kv_cached_blocks"] + steps["kv_free_blocks"], 1)
+    return usage
 
 
 def check_identities(steps: StepArray, max_num_seqs: int, kv_blocks: int) -> None:

@@ -13,7 +13,7 @@ from reports.pages.sweep_charts import curve_charts, gain_charts
 from reports.pages.tenants import tenant_blocks
 from reports.pages.workload import workload_title
 from reports.render.words import MISSING, number, share
-from reports.schema import Point, SweepFile
+from reports.sweep_schema import Point, SweepFile
 
 POINT_COLUMNS = (
     "tok/s", "requests/s", "P50 TTFT", "P99 TTFT", "P50 TPOT", "P99 TPOT", "P99 E2EL", "busy", "KV peak", "preempted",

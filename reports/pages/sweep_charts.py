@@ -11,7 +11,7 @@ from reports.gate import parse
 from reports.pages.axes import fitted
 from reports.render.modes import pairs_of_modes
 from reports.render.words import number, share
-from reports.schema import SweepFile, Value
+from reports.sweep_schema import SweepFile, Value
 
 INTERVALS = "Bars are 95 % intervals."
 MARKS: dict[Mark, str] = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from reports.curves import CurvePoint, short_label
 from reports.document import Block, Table
 from reports.render.words import number
-from reports.schema import SweepFile
+from reports.sweep_schema import SweepFile
 from reports.tenants import tenants_of
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from reports.metrics import PER_REQUEST
 from reports.pages.reported import Reported
-from reports.schema import Point, SweepFile
+from reports.sweep_schema import Point, SweepFile
 
 REQUEST_FIELDS = (
     "i", "tenant", "priority", "status", "finish_reason", "error", "prompt_tokens", "output_tokens", "preemptions",

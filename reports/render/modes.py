@@ -10,7 +10,7 @@ from rich.text import Text
 
 from reports.curves import CurvePoint, merge, short_label
 from reports.render.words import number, stacked
-from reports.schema import SweepFile, Value
+from reports.sweep_schema import SweepFile, Value
 
 MODES = ("static", "continuous")
 METRICS = (("tok/s", "output_token_per_s"), ("P99 TTFT", "p99_ttft_ms"), ("P99 TPOT", "p99_tpot_ms"))

@@ -15,7 +15,7 @@ from reports.render.modes import modes_view
 from reports.render.sweep_plots import NAMES, pictures
 from reports.render.tenants import tenants_table
 from reports.render.words import MISSING, number, share, stacked, verdict
-from reports.schema import Point, SweepFile
+from reports.sweep_schema import Point, SweepFile
 
 SIDE_BY_SIDE_WIDTH = 140
 WIDE = 120

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from reports.curves import CurvePoint, bend, label_of, latency_of_knee, merge, numeric, series, short_label
 from reports.render.plot import Line, plot
-from reports.schema import Point, SweepFile
+from reports.sweep_schema import Point, SweepFile
 
 HEIGHT = 12
 MOST_WIDE = 100

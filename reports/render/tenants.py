@@ -7,7 +7,7 @@ from rich.text import Text
 
 from reports.curves import merge, short_label
 from reports.render.words import number, stacked
-from reports.schema import SweepFile
+from reports.sweep_schema import SweepFile
 from reports.tenants import tenants_of
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reports.schema import Value
+from reports.sweep_schema import Value
 
 VLLM = {
     "max_num_seqs": "--max-num-seqs",

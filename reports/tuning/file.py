@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from reports.files import read_json, write_atomic
-from reports.schema import Value
+from reports.sweep_schema import Value
 from reports.tuning.equivalents import sglang_flags, toml_of, vllm_flags
 from reports.tuning.search import Decision
 from reports.tuning.trials import Trial

@@ -10,7 +10,8 @@ import msgspec
 
 from reports.limits import OFTEN, milliseconds
 from reports.recommend import kept_up
-from reports.schema import Point, SlaResult
+from reports.schema import SlaResult
+from reports.sweep_schema import Point
 
 STALLED = 1.5  # P99 TPOT over P50: above it some tokens wait for others' prompts
 GAIN = 1.02  # what a larger setting must bring in goodput to be worth it

@@ -14,7 +14,8 @@ from cbbench.config import UsageError
 from cbbench.experiment.adaptive import CLOSE, MOST_SETTINGS, Round, Search, between, ladder, next_round
 from cbbench.experiment.bounds import bounds_of_rate, parse_between
 from reports.curves import merge
-from reports.schema import Point, SlaResult
+from reports.schema import SlaResult
+from reports.sweep_schema import Point
 from tests.cbbench.conftest import Outcome
 
 Call = Callable[..., Outcome]

@@ -30,8 +30,9 @@ from reports.render.csv import points_csv, requests_csv
 from reports.render.html import html
 from reports.render.labels import SIDES, place
 from reports.render.markdown import report_markdown
-from reports.schema import Point, SweepFile, Validity, Value
+from reports.schema import Validity
 from reports.summary import completed_run
+from reports.sweep_schema import Point, SweepFile, Value
 from tests.reports.factory import MS, bus_stop, header, ledger, record, row, seated
 
 EVIL = "<script>alert(1)</script>|`x`"

@@ -12,8 +12,9 @@ from reports.pages.tenants import tenant_blocks
 from reports.render.compare import side_by_side
 from reports.render.sweep import sweep_view
 from reports.render.tenants import tenants_table
-from reports.schema import Point, RunFile, SweepFile, TenantPoint
+from reports.schema import RunFile
 from reports.summary import completed_run
+from reports.sweep_schema import Point, SweepFile, TenantPoint
 from reports.tenants import tenants_of
 from tests.reports.factory import header, record, row
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.schema import Point, Signals, SlaResult, Validity
+from reports.schema import Signals, SlaResult, Validity
+from reports.sweep_schema import Point
 from reports.tuning.equivalents import sglang_flags, toml_of, vllm_flags
 from reports.tuning.moves import Bounds
 from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide
