@@ -102,7 +102,7 @@ def decode_attention(
     kv_heads, block_size = kv.shape[2:4]
     group = heads // kv_heads
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
-    programs = min(splits.capacity, triton.cdiv(PROGRAMS_PER_SM * _multiprocessors(q.device), kv_heads))
+    programs = min(splits.capacity, _resident(PROGRAMS_PER_SM * _multiprocessors(q.device), kv_heads))
     _attend[(kv_heads, programs)](
         out, splits.output, splits.maximum, splits.sum, q, kv, tables, lengths,
         splits.item_row, splits.item_start, splits.row_items, splits.totals,
@@ -117,6 +117,11 @@ def decode_attention(
         HEADS=heads, D=head_dim, MERGE=MERGE, num_warps=1 if head_dim <= 64 else 2,
     )  # fmt: skip
     return out
+
+
+def _resident(programs: int, kv_heads: int) -> int:
+    """Programs for each KV head, so that all run at once: rounded up, the odd ones would begin when all others end."""
+    return max(programs // kv_heads, 1)
 
 
 def _multiprocessors(device: torch.device) -> int:

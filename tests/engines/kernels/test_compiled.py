@@ -184,5 +184,14 @@ def test_the_programs_of_a_multiprocessor_fit_side_by_side(scratch: Path, monkey
     c = SHAPES["llama-3.1-8b"]
     variant = (triton_decode, "_attend", partial(decode, c.kv_heads, c.heads // c.kv_heads, c.head_dim, BF16))
     result = build(variant, 90, scratch, monkeypatch)
-    assert result.shared_bytes * triton_decode.PROGRAMS_PER_SM <= SHARED_LIMIT[90]
+    # The system keeps 1 KiB of shared memory for each program, of 228 KiB.
+    assert (result.shared_bytes + 1024) * triton_decode.PROGRAMS_PER_SM <= SHARED_LIMIT[90] + 1024
     assert result.registers * result.threads * triton_decode.PROGRAMS_PER_SM <= 65_536
+
+
+@pytest.mark.parametrize(("kv_heads", "multiprocessors"), [(8, 132), (3, 132), (1, 132), (8, 108), (8, 1)])
+def test_no_program_waits_for_the_end_of_another(kv_heads: int, multiprocessors: int) -> None:
+    """Each has an equal share of the items: the ones beyond what fits side by side would take as long once more."""
+    most = triton_decode.PROGRAMS_PER_SM * multiprocessors
+    programs = kv_heads * triton_decode._resident(most, kv_heads)
+    assert most - kv_heads < programs <= max(most, kv_heads)
