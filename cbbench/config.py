@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from engines.remote.headers import is_credential, parse_headers
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.quotas import Quota
 from reports.gate import parse_all
@@ -53,6 +54,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ca_file: str | None = None
     prompt_form: Literal["auto", "ids", "text"] = "auto"
     extra_body: str | None = None  # a JSON object
+    header: tuple[str, ...] = ()  # "Name: value"
     warmup: Natural = 4  # requests
     workers: str = "1"  # or auto
     read_timeout: PositiveFloat = 600.0  # s
@@ -114,7 +116,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         judged = ("sla", "confidence", "max_failure_rate")
         watched = ("scrape", "metrics_url", "gpu_telemetry")
         shown = (*judged, *watched, "output", "json", "timeline", "workers", "ready_timeout")
-        work = {key: value for key, value in msgspec.structs.asdict(self).items() if key not in shown}
+        work = {key: value for key, value in msgspec.structs.asdict(self).items() if key not in (*shown, "header")}
+        # A key that was renewed is no other work; another route is.
+        if routes := [one for one in parse_headers(self.header) if not is_credential(one[0])]:
+            work["header"] = routes
         return hashlib.sha256(msgspec.json.encode(work, order="sorted")).hexdigest()[:16]
 
     def scheduler(self, *, kv_blocks: int, max_model_len: int, max_num_batched_tokens: int) -> SchedulerConfig:
@@ -156,7 +161,8 @@ ENGINE_SETTINGS = (
     "on_kv_pressure", "victim", "swap_blocks", "prefix_caching", "timeline",
 )  # fmt: skip
 SERVER_SETTINGS = (
-    "api", "ca_file", "prompt_form", "extra_body", "warmup", "workers", "read_timeout", "scrape", "metrics_url",
+    "api", "ca_file", "prompt_form", "extra_body", "header", "warmup", "workers", "read_timeout", "scrape",
+    "metrics_url",
 )  # fmt: skip
 LAUNCHED_URL = "http://127.0.0.1:{port}"  # until the port is known
 KIND_WORDS = {
@@ -201,6 +207,8 @@ def explain_validation(error: msgspec.ValidationError, given: Mapping[str, Any])
     value = given.get(field)
     if problem.startswith("Invalid enum value"):
         return field, f"{value!r} is not one of {', '.join(choices(field))}"
+    if field == "header":  # its value may be secret
+        return field, "must be a list of strings, as in 'Name: value'"
     expected = problem.partition(", got ")[0].replace("Expected ", "").replace("`", "").replace(" | null", "")
     kind, _, bound = expected.partition(" ")
     return field, f"must be {KIND_WORDS.get(kind, kind)} {bound}".rstrip() + f", got {value!r}"
@@ -296,6 +304,10 @@ def _refuse_conflicts(config: RunConfig) -> None:
         max_model_len=config.max_model_len or 1,
         max_num_batched_tokens=config.max_num_batched_tokens or config.max_num_seqs,
     )
+    try:
+        parse_headers(config.header)
+    except ValueError as error:
+        raise UsageError(f"--header: {error}") from None
     try:
         parse_all(config.sla)
     except ValueError as error:

@@ -78,6 +78,8 @@ RUN_OPTIONS = (
     option("warmup", int, SERVER, "Requests sent before the run, with other prompts. Default: 4.", metavar="N"),
     option("workers", str, SERVER, "Processes that send: a number or auto. Default: 1.", metavar="N"),
     option("extra_body", str, SERVER, "JSON object merged into every request. Default: none.", metavar="JSON"),
+    option("header", list[str], SERVER, "Header of every request, as in 'X-Tenant: a'; repeat for more. Results have "
+           "its name, never its value. Default: none.", metavar="'N: V'"),
     option("read_timeout", float, SERVER, "Seconds without a byte of an answer after which it failed. Default: 600.",
            metavar="S"),
     option("ca_file", str, SERVER, "Certificates to trust instead of the system's. Default: none.", metavar="FILE"),

@@ -90,10 +90,12 @@ def _config(settings: Mapping[str, Any]) -> RunConfig:
 def _differences(configs: Sequence[RunConfig], pair: Pair) -> str:
     """The settings asked for that are not the same; what was left to the engine as it says that it took it."""
     before, after = map(msgspec.structs.asdict, configs)
-    asked = [name for name in before if before[name] != after[name]]
+    asked = [name for name in before if before[name] != after[name] and name != "header"]
     sides = ((before, pair.baseline.run.engine.config), (after, pair.candidate.run.engine.config))
     taken = [{name: _taken(settings[name], engine.get(name)) for name in asked} for settings, engine in sides]
-    return "; ".join(setting_differences(*taken))
+    # Of headers the names alone: their values may be secret.
+    headers = sorted({text.partition(":")[0] for text in set(before["header"]) ^ set(after["header"])})
+    return "; ".join([*setting_differences(*taken), *(f"header {name}" for name in headers)])
 
 
 def _taken(asked: Any, by_engine: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cbbench import __version__
+from engines.remote.headers import without_values
 
 if TYPE_CHECKING:
     from engines.telemetry import Gpu
@@ -32,7 +33,7 @@ def environment(gpu: Gpu | None = None) -> dict[str, Any]:
         "numpy": _version("numpy"),
         "torch": _version("torch"),
         "gpu": msgspec.to_builtins(gpu.info()) if gpu is not None else None,
-        "command": shlex.join(["cbbench", *sys.argv[1:]]),
+        "command": shlex.join(["cbbench", *without_values(sys.argv[1:])]),
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

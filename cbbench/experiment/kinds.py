@@ -17,6 +17,7 @@ import msgspec
 from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.pools import blocks_for_every_seat, refuse_what_never_fits
 from engines.base import Engine
+from engines.remote.headers import parse_headers
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import Sampling
 from reports.schema import EngineInfo
@@ -165,7 +166,8 @@ class OpenAI:
                 "api": config.api,
                 "served": list(server.served),
                 "ignore_eos": config.ignore_eos,
-            },
+            }
+            | ({"headers": [name for name, _ in parse_headers(config.header)]} if config.header else {}),
         )
         return engine, info
 
@@ -180,6 +182,7 @@ class OpenAI:
                 api=config.api,
                 model=config.model if config.model != RunConfig().model else None,
                 api_key=os.environ.get(API_KEY_VARIABLE),  # not a flag: run.json keeps the command line
+                headers=parse_headers(config.header),
                 ca_file=config.ca_file,
                 prompt_form=config.prompt_form,
                 prompt_seed=config.prompt_seed,

@@ -31,6 +31,7 @@ FIXED = (
     | dict.fromkeys(("seed", "prompt_seed"), SEED)
     | dict.fromkeys(("url", "launch", "ca_file"), SERVER)
     | dict.fromkeys(("quota",), "is a list of limits; sweep it with one `cbbench run` for each")
+    | dict.fromkeys(("header",), "goes with every request of every point; a sweep's files would tell its values")
 )
 BOOLEANS = {"true": True, "false": False}
 KINDS = {int: "whole numbers", float: "numbers", bool: "true or false", str: "words"}

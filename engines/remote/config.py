@@ -10,6 +10,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from engines.base import EngineError
+from engines.remote.headers import Headers, hide, merged
 
 Api = Literal["completions", "chat", "tgi"]
 PromptForm = Literal["auto", "ids", "text"]
@@ -29,6 +30,7 @@ class RemoteConfig:
     api: Api = "completions"
     model: str | None = None  # None: the one the server serves
     api_key: str | None = field(default=None, repr=False)
+    headers: Headers = field(default=(), repr=False)  # of every request to the server; they win over our own
     ca_file: str | None = None  # trusted instead of the system's certificate authorities
     prompt_form: PromptForm = "auto"  # auto: token ids where the server takes them, else text
     prompt_seed: int = 0
@@ -46,6 +48,20 @@ class RemoteConfig:
     scrape: bool = False  # read the server's metrics during the run
     metrics_url: str | None = None  # None: /metrics of the server itself
     kernel_stamps: bool = True  # False measures what the stamps are worth
+
+    @property
+    def caller(self) -> dict[str, str]:
+        """The headers that say who asks: the key's, and those that were given."""
+        key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return merged(key, self.headers)
+
+    @property
+    def has_key(self) -> bool:
+        return any(name.lower() == "authorization" for name in self.caller)
+
+    def hide(self, text: str) -> str:
+        """What a server said, without the secrets that it was sent."""
+        return hide(text, self.caller.items())
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ class Page:
 
     def __init__(self, config: RemoteConfig, target: Target) -> None:
         if config.metrics_url is not None:
-            # Perhaps another server altogether, which the key is not for.
-            config = replace(config, url=config.metrics_url, api_key=None)
+            # Perhaps another server altogether, which the key and the headers are not for.
+            config = replace(config, url=config.metrics_url, api_key=None, headers=())
             try:
                 target = resolve(config)
             except EngineError as error:
@@ -46,8 +46,7 @@ class Page:
             if self._connection is None or self._connection.sock is None:
                 self._connection = http.client.HTTPConnection(self._target.host, self._target.port)
                 self._connection.sock = connect(self._config, self._target)
-            key = self._config.api_key
-            self._connection.request("GET", self.path, headers={"Authorization": f"Bearer {key}"} if key else {})
+            self._connection.request("GET", self.path, headers=self._config.caller)
             response = self._connection.getresponse()
             body = response.read()
             if response.status != 200:

@@ -66,7 +66,7 @@ def _get_json(config: RemoteConfig, target: Target, path: str) -> Any:
     where = f"GET {config.url.rstrip('/').removesuffix('/v1')}{path}"
     status, body = _get(config, target, path)
     if status in (401, 403):
-        raise EngineError(f"{where}: the API key is {'wrong' if config.api_key else 'missing'} (HTTP {status})")
+        raise EngineError(f"{where}: the API key is {'wrong' if config.has_key else 'missing'} (HTTP {status})")
     if status == 503:
         raise EngineError(f"{where}: the server is not ready (HTTP 503)", NOT_READY)
     kind = "a TGI" if config.api == "tgi" else "an OpenAI"
@@ -79,11 +79,10 @@ def _get_json(config: RemoteConfig, target: Target, path: str) -> Any:
 
 
 def _get(config: RemoteConfig, target: Target, path: str) -> tuple[int, bytes]:
-    headers = {"Authorization": f"Bearer {config.api_key}"} if config.api_key else {}
     connection = http.client.HTTPConnection(target.host, target.port)
     try:
         connection.sock = connect(config, target)
-        connection.request("GET", target.base_path + path, headers=headers)
+        connection.request("GET", target.base_path + path, headers=config.caller)
         response = connection.getresponse()
         return response.status, response.read()
     except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:

@@ -9,6 +9,7 @@ from engines.remote import openai, tgi
 from engines.remote.answer import Interpret
 from engines.remote.bodies import PromptMaker
 from engines.remote.config import PATHS, RemoteConfig, Target
+from engines.remote.headers import merged
 from engines.remote.openai import Asked
 from workloads.plan import RequestPlan
 
@@ -60,14 +61,13 @@ class Setup:
 
     def _head(self, target: Target) -> bytes:
         """Up to the number of bytes in the body."""
-        lines = [
-            f"POST {target.base_path}{PATHS[self.config.api]} HTTP/1.1",
-            f"Host: {target.host_header}",
-            "Accept: text/event-stream",
-            "Accept-Encoding: identity",
-            "Content-Type: application/json",
-            "User-Agent: cbbench",
-        ]
-        if self.config.api_key:
-            lines.append(f"Authorization: Bearer {self.config.api_key}")
-        return "\r\n".join([*lines, "Content-Length: "]).encode("latin-1")
+        ours = {
+            "Host": target.host_header,
+            "Accept": "text/event-stream",
+            "Accept-Encoding": "identity",
+            "Content-Type": "application/json",
+            "User-Agent": "cbbench",
+        }
+        first = f"POST {target.base_path}{PATHS[self.config.api]} HTTP/1.1"
+        lines = [f"{name}: {value}" for name, value in merged(ours, self.config.caller.items()).items()]
+        return "\r\n".join([first, *lines, "Content-Length: "]).encode("latin-1")

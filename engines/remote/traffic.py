@@ -247,6 +247,8 @@ class Traffic:
         self._send_waiting()
 
     def _end(self, exchange: Exchange, failure: Failure | None, end_ns: int) -> None:
+        if failure is not None:
+            failure = Failure(failure.kind, self._config.hide(failure.message))
         self._ended.append((exchange, failure, end_ns))
         self._load.pacing.completed(exchange.index, end_ns - self._zero_ns)
         self._look_ahead()

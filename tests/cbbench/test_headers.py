@@ -1,0 +1,108 @@
+"""--header on the command line and in cbbench.toml: sent, never written down, and refused in one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cbbench.config import build_config
+from tests.cbbench.conftest import Outcome
+from tests.wire.fake import FakeServer
+
+Call = Callable[..., Outcome]
+LOAD = ("--num-requests", "2", "--workload", "prompt=fixed(8);output=fixed(2)", "--warmup", "0", "--no-scrape")
+SECRET = "s3cr3t-of-the-gateway"
+
+
+@pytest.fixture
+def as_a_process(cbbench: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """With the command line where a real process has it, as run.json keeps it."""
+
+    def call(*words: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["cbbench", *map(str, words)])
+        return cbbench(*words)
+
+    return call
+
+
+def files_with(text: str, folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
+
+
+def test_sent_and_never_written_down(as_a_process: Call, own_folder: Path) -> None:
+    headers = ("--header", f"Authorization: Bearer {SECRET}", f"--header=X-Tenant: tenant-{SECRET}")
+    with FakeServer() as server:
+        outcome = as_a_process("run", "--url", server.url, *LOAD, *headers, "-o", "out", "--json")
+    assert outcome.code == 0, outcome.err
+    assert all(f"\r\nX-Tenant: tenant-{SECRET}\r\n" in head for head in server.heads + server.get_heads)
+    assert len(server.heads) == 2
+    assert server.get_heads
+    run = json.loads(Path("out/run.json").read_text())
+    assert run["engine"]["config"]["headers"] == ["Authorization", "X-Tenant"]
+    assert "--header 'Authorization: ***' '--header=X-Tenant: ***'" in run["environment"]["command"]
+    assert not files_with(SECRET, own_folder)
+    assert SECRET not in outcome.out + outcome.err
+
+
+def test_a_sweep_sends_them_at_every_point(as_a_process: Call, own_folder: Path) -> None:
+    Path("cbbench.toml").write_text('header = ["X-Tenant: from-the-file"]\n')
+    with FakeServer() as server:
+        outcome = as_a_process("sweep", "concurrency", "--values", "1,2", "--url", server.url, *LOAD, "-o", "out")
+    assert outcome.code == 0, outcome.err
+    assert len(server.heads) == 4
+    assert all("\r\nX-Tenant: from-the-file\r\n" in head for head in server.heads)
+    assert not files_with("from-the-file", own_folder / "out")
+
+
+def test_flags_replace_the_list_of_the_file(as_a_process: Call) -> None:
+    Path("cbbench.toml").write_text('header = ["X-Tenant: file"]\n')
+    with FakeServer() as server:
+        assert as_a_process("run", "--url", server.url, *LOAD, "--header", "X-Other: flag").code == 0
+    assert all("X-Other: flag" in head and "X-Tenant" not in head for head in server.heads)
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        (f"X-A: {SECRET}\r\nX-B: 1", "X-A has a line break"),
+        (f"X-A: {SECRET}\N{SNOWMAN}", "not latin-1"),
+        (SECRET, "no colon"),
+        (f": {SECRET}", "no header's name"),
+        ("X-A:", "X-A has no value"),
+    ],
+)
+def test_refused(cbbench: Call, header: str, words: str) -> None:
+    outcome = cbbench("run", "--url", "http://127.0.0.1:9", *LOAD, "--header", header)
+    assert outcome.code == 2
+    assert outcome.error_line.startswith("error: --header: ")
+    assert words in outcome.error_line
+    assert SECRET not in outcome.err
+
+
+def test_refused_where_nothing_is_sent_and_as_an_axis(cbbench: Call) -> None:
+    outcome = cbbench("run", "--engine", "simulated", "--hardware", "h100", "--header", f"X-A: {SECRET}")
+    assert outcome.code == 2
+    assert "--header needs --url" in outcome.error_line
+    swept = cbbench("sweep", "header", "--values", "a|b", "--url", "http://127.0.0.1:9", *LOAD)
+    assert swept.code == 2
+    assert "cannot sweep header" in swept.error_line
+
+
+def test_a_wrong_kind_in_the_file_is_not_shown(cbbench: Call) -> None:
+    Path("cbbench.toml").write_text(f'header = "X-A: {SECRET}"\n')
+    outcome = cbbench("run", "--url", "http://127.0.0.1:9", *LOAD)
+    assert outcome.code == 2
+    assert "list of strings" in outcome.error_line
+    assert SECRET not in outcome.err
+
+
+def test_a_renewed_key_is_the_same_work_and_another_route_is_not() -> None:
+    def work(*headers: str) -> str:
+        return build_config({"url": "http://127.0.0.1:9", "header": headers}).config_hash()
+
+    assert work("Authorization: Bearer a", "X-Route: a") == work("Authorization: Bearer b", "X-Route: a")
+    assert work("X-Route: a") != work("X-Route: b")
