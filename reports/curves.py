@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from scipy.stats import t as student_t
@@ -14,7 +15,7 @@ from scipy.stats import t as student_t
 from reports.files import FolderError, read_json, write_atomic
 from reports.merging import merged_point
 from reports.saturation import saturation
-from reports.schema import Group, RunFile
+from reports.schema import Group, Part, RunFile
 from reports.sweep_schema import SWEEP_SCHEMA, Interval, Point, SweepFile, TenantPoint, Value
 
 SWEEP = "sweep.json"
@@ -212,7 +213,8 @@ def point_of(
         sla=run.sla,
         validity=run.validity,
         saturated=saturation(run),
-        slow_ttft=slow_ttft(run),
+        slow_ttft=slow_parts(run, "ttft"),
+        slow_e2el=slow_parts(run, "e2el"),
         prediction=run.engine.prediction,
     )
 
@@ -222,9 +224,11 @@ def _tenant_point(one: Group, opened: bool) -> TenantPoint:
     return TenantPoint(p99_ttft_ms=ttft.p99, p99_tpot_ms=one.latency.tpot_ms.p99)
 
 
-def slow_ttft(run: RunFile) -> dict[str, float]:
-    """What the slowest first tokens, those at or above P99, waited for: share by part, the largest first."""
-    parts = run.summary.breakdown.ttft if run.summary is not None and run.summary.breakdown is not None else {}
+def slow_parts(run: RunFile, latency: Literal["ttft", "e2el"]) -> dict[str, float]:
+    """Where the slowest first tokens (or answers), those at or above P99, spent their time: share by part, the largest
+    first."""
+    found = run.summary.breakdown if run.summary is not None else None
+    parts: dict[str, Part] = {} if found is None else getattr(found, latency)
     shares = {name: part.tail_share for name, part in parts.items() if part.tail_share}
     return dict(sorted(shares.items(), key=lambda one: -one[1]))
 

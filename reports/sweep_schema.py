@@ -48,6 +48,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     attainment: float | None = None
     by_tenant: dict[str, TenantPoint] = {}  # empty unless there are two or more
     slow_ttft: dict[str, float] = {}  # of the slowest first tokens' time: share by part (queue, prefill, ...)
+    slow_e2el: dict[str, float] = {}  # the same of the slowest answers (decode, queue, ...)
     max_over_mean: float | None = None  # of the plan's outputs in batches of max_num_seqs; None: a server's own seats
     signals: Signals = Signals()
     sla: tuple[SlaResult, ...] = ()

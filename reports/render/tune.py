@@ -39,16 +39,19 @@ def _stage(stage: Stage) -> RenderableType:
 
 
 def _trials(stage: Stage) -> Table:
+    """With P99 E2EL where it is bound."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("rows", "tokens", "other", "goodput/s", "P99 TTFT", "P99 TPOT", "busy", "KV peak"):
+    answers = any("e2el" in one.metric for trial in stage.trials for one in trial.point.sla)
+    latencies = ("P99 TTFT", "P99 TPOT", *(["P99 E2EL"] if answers else []))
+    for name in ("rows", "tokens", "other", "goodput/s", *latencies, "busy", "KV peak"):
         table.add_column(name, justify="left" if name == "other" else "right", no_wrap=name != "other")
     table.add_column("SLA")
     for trial in stage.trials:
-        table.add_row(*_row(trial), style="bold" if trial == stage.best else "")
+        table.add_row(*_row(trial, answers), style="bold" if trial == stage.best else "")
     return table
 
 
-def _row(trial: Trial) -> Sequence[str]:
+def _row(trial: Trial, answers: bool) -> Sequence[str]:
     point, setting = trial.point, trial.setting
     other = [one for one in (setting.admission, setting.prompt_buckets and f"buckets {setting.prompt_buckets}") if one]
     return (
@@ -58,6 +61,7 @@ def _row(trial: Trial) -> Sequence[str]:
         number(trial.goodput_per_s),
         number(point.p99_ttft_ms),
         number(point.p99_tpot_ms),
+        *([number(point.p99_e2el_ms)] if answers else []),
         share(point.signals.device_busy),
         share(point.signals.kv_usage_peak),
         point.error or ("met" if trial.verdict == "proven" else trial.verdict),

@@ -5,6 +5,7 @@ Every move starts from the best setting so far and changes one thing.
     loses KV, or waits for it        another admission, then fewer rows
     P99 TPOT over its bound          long prompts stall it: smaller chunks, buckets; else come back with the rows
     P99 TTFT over its bound          a queue, and room: more rows; no queue: bigger chunks
+    P99 E2EL over its bound          those of its longer part, decode or the wait; then those of the other
     all met, somebody waits          more rows while goodput grows, bigger chunks where the token budget holds them
 """
 
@@ -17,7 +18,19 @@ import msgspec
 
 from reports.limits import OFTEN, milliseconds
 from reports.schema import SlaResult
-from reports.tuning.trials import Setting, Trial, has_room, missed, share, short_of_kv, stalled
+from reports.sweep_schema import Point
+from reports.tuning.trials import (
+    Setting,
+    Trial,
+    decode_share,
+    has_room,
+    late_first_token,
+    missed,
+    share,
+    short_of_kv,
+    slow_tokens,
+    stalled,
+)
 
 CLOSE = 1.25  # between two numbers of rows nearer than this nothing new is to be learned
 LEAST_CHUNK_TOKENS = 64
@@ -40,16 +53,19 @@ class Move(msgspec.Struct, frozen=True):
 
 def moves_from(best: Trial, trials: Sequence[Trial], bounds: Bounds) -> Iterator[Move]:
     """Everything worth trying from here, the most promising first."""
-    tpot, ttft = missed(best.point, "tpot", "itl"), missed(best.point, "ttft", "e2el")
-    if short_of_kv(best.point):
+    point = best.point
+    slow, late = slow_tokens(point), late_first_token(point)
+    if short_of_kv(point):
         yield from _kv_moves(best, trials)
-    if tpot:
-        yield from _stall_moves(best, bounds, _over(tpot))
-        yield from _fewer_rows(best, trials, _over(tpot))
-    elif ttft:
-        yield from _ttft_moves(best, trials, bounds, _over(ttft))
+    if slow:
+        yield from _tpot_moves(best, trials, bounds, _over(slow, point))
+    elif late:
+        yield from _ttft_moves(best, trials, bounds, _over(late, point))
     else:
         yield from _room_moves(best, trials, bounds)
+    if (answer := missed(point, "e2el")) and not missed(point, "ttft", "tpot", "itl"):
+        rest = _ttft_moves if slow else _tpot_moves  # an answer is as late by its smaller part
+        yield from rest(best, trials, bounds, _over(answer, point))
 
 
 def _kv_moves(best: Trial, trials: Sequence[Trial]) -> Iterator[Move]:
@@ -61,12 +77,18 @@ def _kv_moves(best: Trial, trials: Sequence[Trial]) -> Iterator[Move]:
     yield from _fewer_rows(best, trials, why)
 
 
+def _tpot_moves(best: Trial, trials: Sequence[Trial], bounds: Bounds, why: str) -> Iterator[Move]:
+    yield from _stall_moves(best, bounds, why)
+    yield from _fewer_rows(best, trials, why)
+
+
 def _stall_moves(best: Trial, bounds: Bounds, why: str) -> Iterator[Move]:
     """P99 far above P50: the steps with somebody's prompt in them are the slow ones."""
     point, setting = best.point, best.setting
     if not (times := stalled(point)):
         return
-    stall = f"{why}, {times:.1f} times its median, so prompts stall running outputs"
+    p99 = "" if "TPOT" in why else "P99 TPOT is "
+    stall = f"{why}, {p99}{times:.1f} times its median, so prompts stall running outputs"
     smaller = max(LEAST_CHUNK_TOKENS, setting.max_num_seqs, setting.max_num_batched_tokens // 2)
     if smaller < setting.max_num_batched_tokens:
         to = msgspec.structs.replace(setting, max_num_batched_tokens=smaller)
@@ -147,11 +169,12 @@ def _with_rows(setting: Setting, rows: int) -> Setting:
     return msgspec.structs.replace(setting, max_num_seqs=rows, max_num_batched_tokens=budget)
 
 
-def _over(miss: SlaResult) -> str:
-    """P99 TTFT is 612 of 500 ms"""
+def _over(miss: SlaResult, point: Point) -> str:
+    """P99 TTFT is 612 of 500 ms; P99 E2EL is 10,375 of 9000 ms, 88% of it decode"""
     name = miss.metric.removesuffix("_ms").removesuffix("_sched").replace("_", " ").upper()
     whose = f" of {miss.scope.replace('=', ' ')}" if miss.scope else ""
-    return f"{name}{whose} is {milliseconds(miss.value)} of {miss.bound:g} ms"
+    parts = f", {decode_share(point):.0%} of it decode" if "e2el" in miss.metric and point.slow_e2el else ""
+    return f"{name}{whose} is {milliseconds(miss.value)} of {miss.bound:g} ms{parts}"
 
 
 def _upper(text: str) -> str:

@@ -11,7 +11,17 @@ from math import log2
 import msgspec
 
 from reports.tuning.moves import Bounds, moves_from
-from reports.tuning.trials import Setting, Trial, best_of, has_room, missed, short_of_kv, signals_of, stalled
+from reports.tuning.trials import (
+    Setting,
+    Trial,
+    best_of,
+    has_room,
+    late_first_token,
+    short_of_kv,
+    signals_of,
+    slow_tokens,
+    stalled,
+)
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -50,11 +60,11 @@ def advice(best: Trial, bounds: Bounds) -> list[str]:
     told, point = [], best.point
     if short_of_kv(point):
         told.append("KV memory is the limit: more blocks (--kv-blocks, or a smaller dtype) would lift it.")
-    if missed(point, "tpot", "itl") and stalled(point):
+    if slow_tokens(point) and stalled(point):
         told.append("Prompts stall outputs even so: prefill and decode on separate devices would part them.")
     if point.validity is not None and point.validity.verdict == "overloaded":
         told.append("Requests arrive faster than they leave under every setting tried: lower --rate, or add replicas.")
-    elif missed(point, "ttft", "e2el") and (point.signals.waiting_mean or 0) >= 1:
+    elif late_first_token(point) and (point.signals.waiting_mean or 0) >= 1:
         told.append("First tokens wait for a seat, and more seats do not help: a lower --rate, or another replica.")
     if best.setting.max_num_seqs == bounds.most_rows and (point.signals.waiting_mean or 0) >= 1 and best.meets:
         told.append(f"The search ends at {bounds.most_rows} rows; requests still wait there.")

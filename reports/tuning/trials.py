@@ -15,6 +15,7 @@ from reports.sweep_schema import Point
 
 STALLED = 1.5  # P99 TPOT over P50: above it some tokens wait for others' prompts
 GAIN = 1.02  # what a larger setting must bring in goodput to be worth it
+MOST = 0.5  # of an answer's time: the part that takes as much is the one to make shorter
 ROOM = 0.9  # KV usage at its peak under which more rows find memory
 
 
@@ -94,6 +95,24 @@ def excess(trial: Trial) -> float:
 def missed(point: Point, *names: str) -> SlaResult | None:
     failed = [one for one in point.sla if one.verdict == "fail" and one.value is not None]
     return next((one for one in failed if any(name in one.metric for name in names)), None)
+
+
+def slow_tokens(point: Point) -> SlaResult | None:
+    """The bound that is missed because tokens come too slowly: one on TPOT, or on E2EL where most of it is decode."""
+    answer = missed(point, "e2el")
+    return missed(point, "tpot", "itl") or (answer if decode_share(point) >= MOST else None)
+
+
+def late_first_token(point: Point) -> SlaResult | None:
+    """The bound that is missed because of the wait before the first token: one on TTFT, or on E2EL where most of it is
+    that wait."""
+    answer = missed(point, "e2el")
+    return missed(point, "ttft") or (answer if decode_share(point) < MOST else None)
+
+
+def decode_share(point: Point) -> float:
+    """Of the slowest answers' time, what came after the first token. E2EL is TTFT + (tokens - 1) TPOT."""
+    return sum(share for part, share in point.slow_e2el.items() if part == "decode")
 
 
 def stalled(point: Point) -> float | None:

@@ -63,6 +63,26 @@ def test_what_few_requests_suggest_is_tried_with_many(cbbench: Callable[..., Out
     assert proved.best.setting.max_num_seqs > 64
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rows", "rule"), [(128, "smaller-chunk"), (8, "more-rows")], ids=["mostly decode", "mostly the queue"]
+)
+def test_a_bound_on_the_whole_answer_is_met_by_its_longer_part(
+    cbbench: Callable[..., Outcome], own_folder: Path, rows: int, rule: str
+) -> None:
+    """Long prompts stall long outputs. More tokens a step, all that was tried for it once, meets no such bound here."""
+    work = ("--workload", "prompt=lognormal(median=2000,sigma=1.0,max=16000);output=uniform(64,600)", "--rate", 6)
+    bound = ("--num-requests", 400, "--proof-requests", 0, "--sla", "p99_e2el_ms<=9000")
+    outcome = cbbench(*SIMULATED, *work, *bound, "--max-num-seqs", rows, "-o", "tuned")
+    assert outcome.code == 0, outcome.err
+    (stage,) = read_tune(own_folder / "tuned").stages
+    assert not stage.trials[0].meets
+    assert stage.best.meets
+    assert stage.decisions[0].rule == rule
+    assert stage.best.setting.max_num_batched_tokens < stage.trials[0].setting.max_num_batched_tokens
+    assert "P99 E2EL" in outcome.out
+
+
 def test_a_bound_that_no_setting_meets_is_a_miss(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
     outcome = cbbench(*SIMULATED, "--num-requests", 40, "--sla", "p99_tpot_ms<=0.01", "-o", "tuned")
     assert outcome.code == 3

@@ -93,6 +93,40 @@ def test_late_first_tokens_with_a_queue_want_rows_and_without_one_bigger_chunks(
     assert first(trial(32, ttft=900, waiting_mean=0.2)).to == Setting(32, 4096)
 
 
+def answers(rows: int = 32, *, decode: float, median_tpot: float = 10, **signals: object) -> Trial:
+    """A bound on E2EL alone, missed; of the slowest answers' time the share `decode` came after the first token."""
+    point = trial(rows, tpot=30, median_tpot=median_tpot, **signals).point
+    parts = {"decode": decode, "queue": 1 - decode}
+    sla = (judged("p99_e2el_sched_ms", 9000, 6000),)
+    return Trial(Setting(rows, 2048), msgspec.structs.replace(point, sla=sla, slow_e2el=parts))
+
+
+def test_a_late_answer_is_mended_where_most_of_its_time_goes() -> None:
+    decision = first(answers(decode=0.9))
+    assert (decision.rule, decision.to) == ("smaller-chunk", Setting(32, 1024))
+    assert decision.words == (
+        "P99 E2EL is 9,000 of 6000 ms, 90% of it decode, P99 TPOT is 3.0 times its median, so prompts stall running "
+        "outputs: a smaller chunk, 2048 → 1024."
+    )
+    decision = first(answers(decode=0.2))
+    assert (decision.rule, decision.to) == ("more-rows", Setting(64, 2048))
+    assert decision.words.startswith("P99 E2EL is 9,000 of 6000 ms, 20% of it decode, 5.0 requests wait")
+
+
+def test_a_late_answer_is_mended_by_its_smaller_part_where_the_larger_one_gives_nothing() -> None:
+    by_decode, by_waiting = answers(decode=0.9, median_tpot=29), answers(decode=0.2, waiting_mean=0.0)
+    assert first(by_decode, answers(16, decode=0.9), answers(29, decode=0.9)).to == Setting(64, 2048)
+    tried = [answers(16, decode=0.2), answers(29, decode=0.2)]
+    tried += [Trial(Setting(32, tokens), one.point) for one in tried[:1] for tokens in (4096, 8192)]
+    tried += [Trial(Setting(32, 2048, prompt_buckets="1024"), tried[0].point)]
+    assert first(by_waiting, *tried).to == Setting(32, 1024)
+
+
+def test_advice_on_a_late_answer_is_on_its_larger_part() -> None:
+    assert "prefill and decode on separate devices" in " ".join(advice(answers(decode=0.9), BOUNDS))
+    assert "First tokens wait for a seat" in " ".join(advice(answers(decode=0.2), BOUNDS))
+
+
 def test_a_setting_half_way_is_tried_before_the_search_ends() -> None:
     good, too_many = trial(32, goodput=10.0), trial(64, tpot=61)
     assert first(good, too_many).to == Setting(45, 2048)
