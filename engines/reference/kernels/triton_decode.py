@@ -38,7 +38,22 @@ SPLIT = 256  # positions per item; a multiple of TILE
 TILE = 64  # positions per iteration, whatever the block size: pages are gathered. Half of it in float32
 STAGES = 3  # two tiles in flight
 PROGRAMS_PER_SM = 3  # what fits in shared memory side by side at head size 128 on sm_90
+WARPS = 4
 MERGE = 16  # partials merged per iteration
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What no result depends on but in rounding. benchmarks/gpu_check.py tries others than these."""
+
+    split: int = SPLIT
+    tile: int = TILE
+    stages: int = STAGES
+    programs_per_sm: int = PROGRAMS_PER_SM
+    warps: int = WARPS
+
+
+SHIPPED = Tuning()
 
 
 @dataclass
@@ -76,14 +91,14 @@ class DecodeSplits:
         self.sum = torch.empty(self.capacity, self.heads, **floats)
 
 
-def plan_splits(splits: DecodeSplits, lengths: torch.Tensor) -> None:
+def plan_splits(splits: DecodeSplits, lengths: torch.Tensor, tuning: Tuning = SHIPPED) -> None:
     """List the items of rows of these lengths. Once a step, before the first layer; needs nothing from the host."""
     rows = len(lengths)
     if rows > splits.rows:
         raise ValueError(f"{rows} rows, but there is room for {splits.rows}")
     _plan[(rows,)](
         splits.item_row, splits.item_start, splits.row_items, splits.totals, lengths, rows, splits.capacity,
-        SPLIT=SPLIT, ROWS=max(triton.next_power_of_2(splits.rows), 2), num_warps=1,
+        SPLIT=tuning.split, ROWS=max(triton.next_power_of_2(splits.rows), 2), num_warps=1,
     )  # fmt: skip
 
 
@@ -94,29 +109,49 @@ def decode_attention(
     lengths: torch.Tensor,
     splits: DecodeSplits,
     out: torch.Tensor | None = None,
+    tuning: Tuning = SHIPPED,
 ) -> torch.Tensor:
     """q: [rows, heads, head_dim]; kv: [blocks, 2, kv_heads, block_size, head_dim] of any strides but the last;
     tables: [rows, blocks]; lengths: [rows], the ones that `plan_splits` saw. Returns the shape of q.
     """
-    rows, heads, head_dim = q.shape
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
+    attend(q, kv, tables, lengths, splits, out, tuning)
+    merge(splits, out)
+    return out
+
+
+def attend(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    tables: torch.Tensor,
+    lengths: torch.Tensor,
+    splits: DecodeSplits,
+    out: torch.Tensor,
+    tuning: Tuning = SHIPPED,
+) -> None:
+    """The partial results of all items into `splits`; rows of one item into `out`."""
+    heads, head_dim = q.shape[1:]
     kv_heads, block_size = kv.shape[2:4]
     group = heads // kv_heads
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
-    programs = min(splits.capacity, _resident(PROGRAMS_PER_SM * _multiprocessors(q.device), kv_heads))
+    programs = min(splits.capacity, _resident(tuning.programs_per_sm * _multiprocessors(q.device), kv_heads))
     _attend[(kv_heads, programs)](
         out, splits.output, splits.maximum, splits.sum, q, kv, tables, lengths,
         splits.item_row, splits.item_start, splits.row_items, splits.totals,
         head_dim**-0.5 * math.log2(math.e),
         q.stride(0), q.stride(1), out.stride(0), out.stride(1), *kv.stride()[:4], tables.stride(0),
         HEADS=heads, GROUP=group, M=max(triton.next_power_of_2(group), 16), D=head_dim, BLOCK_SIZE=block_size,
-        TILE=TILE * 2 // q.element_size(), PRECISION="ieee" if q.dtype == torch.float32 else None,
-        num_warps=4, num_stages=STAGES,
+        TILE=tuning.tile * 2 // q.element_size(), PRECISION="ieee" if q.dtype == torch.float32 else None,
+        num_warps=tuning.warps, num_stages=tuning.stages,
     )  # fmt: skip
+
+
+def merge(splits: DecodeSplits, out: torch.Tensor) -> None:
+    """The rows of several items, or of none, into `out`: [rows, heads, head_dim]"""
+    rows, heads, head_dim = out.shape
     _merge[(rows, heads)](
         out, splits.output, splits.maximum, splits.sum, splits.row_items, out.stride(0), out.stride(1),
         HEADS=heads, D=head_dim, MERGE=MERGE, num_warps=1 if head_dim <= 64 else 2,
     )  # fmt: skip
-    return out
 
 
 def _resident(programs: int, kv_heads: int) -> int:

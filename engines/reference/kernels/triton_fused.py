@@ -10,6 +10,7 @@ import torch
 from engines.reference.kernels._triton import tl, triton
 
 SILU_BLOCK = 1024
+SILU_WARPS = 4
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -17,17 +18,19 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return _norm(x, None, weight, eps)
 
 
-def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, warps: int | None = None
+) -> torch.Tensor:
     """residual += x in place, rounded to its type; returns the norm of the rounded sum."""
-    return _norm(x, residual, weight, eps)
+    return _norm(x, residual, weight, eps, warps)
 
 
-def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+def silu_mul(gate_up: torch.Tensor, block: int = SILU_BLOCK, warps: int = SILU_WARPS) -> torch.Tensor:
     """[tokens, 2 f] -> [tokens, f]: silu(first half) * second half"""
     tokens, width = gate_up.shape
     out = torch.empty(tokens, width // 2, dtype=gate_up.dtype, device=gate_up.device)
-    _silu_mul[(tokens, triton.cdiv(width // 2, SILU_BLOCK))](
-        out, gate_up, width // 2, gate_up.stride(0), BLOCK=SILU_BLOCK, num_warps=4
+    _silu_mul[(tokens, triton.cdiv(width // 2, block))](
+        out, gate_up, width // 2, gate_up.stride(0), BLOCK=block, num_warps=warps
     )
     return out
 
@@ -60,13 +63,18 @@ def rope_and_write(
     )  # fmt: skip
 
 
-def _norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def norm_warps(d: int) -> int:
+    return min(max(triton.next_power_of_2(d) // 512, 1), 16)
+
+
+def _norm(
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float, warps: int | None = None
+) -> torch.Tensor:
     tokens, d = x.shape
     out = torch.empty_like(x)
-    block = triton.next_power_of_2(d)
     _rms_norm[(tokens,)](
         out, x, residual, weight, eps, d, out.stride(0), x.stride(0), residual.stride(0) if residual is not None else 0,
-        BLOCK=block, num_warps=min(max(block // 512, 1), 16),
+        BLOCK=triton.next_power_of_2(d), num_warps=warps or norm_warps(d),
     )  # fmt: skip
     return out
 

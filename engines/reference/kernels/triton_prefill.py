@@ -17,10 +17,21 @@ The last tiles of a row read the most KV and are launched first. Hiding, int64 o
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
 from engines.reference.kernels._triton import tl, triton
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """What no result depends on but in rounding."""
+
+    rows: int  # queries times heads of a tile
+    tile: int  # positions per iteration
+    warps: int
+    stages: int = 3
 
 
 def prefill_attention(
@@ -30,6 +41,7 @@ def prefill_attention(
     lengths: torch.Tensor,
     starts: torch.Tensor,
     out: torch.Tensor | None = None,
+    tiling: Tiling | None = None,
 ) -> torch.Tensor:
     """q: [queries, heads, head_dim]; kv: [blocks, 2, kv_heads, block_size, head_dim] of any strides but the last;
     tables: [rows, blocks]; lengths: [rows]; starts: [rows + 1], from 0. Returns the shape of q.
@@ -38,18 +50,21 @@ def prefill_attention(
     kv_heads, block_size = kv.shape[2:4]
     group, rows = heads // kv_heads, len(lengths)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
-    if q.dtype == torch.float32:  # no matrix instructions, so less fits in registers
-        m, tile, warps = 32, 16, 4
-    else:
-        m, tile, warps = 128, 64 if _has_wgmma(q.device) else 32, 8
-    queries = m // group
+    tiling = tiling or usual_tiling(q.dtype, q.device)
+    queries = tiling.rows // group
     _attend_chunks[(kv_heads, len(q) // queries + rows)](
         out, q, kv, tables, lengths, starts, rows, head_dim**-0.5 * math.log2(math.e),
         q.stride(0), q.stride(1), out.stride(0), out.stride(1), *kv.stride()[:4], tables.stride(0),
-        GROUP=group, QUERIES=queries, M=m, D=head_dim, BLOCK_SIZE=block_size, TILE=tile,
-        PRECISION="ieee" if q.dtype == torch.float32 else None, num_warps=warps, num_stages=3,
+        GROUP=group, QUERIES=queries, M=tiling.rows, D=head_dim, BLOCK_SIZE=block_size, TILE=tiling.tile,
+        PRECISION="ieee" if q.dtype == torch.float32 else None, num_warps=tiling.warps, num_stages=tiling.stages,
     )  # fmt: skip
     return out
+
+
+def usual_tiling(dtype: torch.dtype, device: torch.device) -> Tiling:
+    if dtype == torch.float32:  # no matrix instructions, so less fits in registers
+        return Tiling(32, 16, 4)
+    return Tiling(128, 64 if _has_wgmma(device) else 32, 8)
 
 
 def _has_wgmma(device: torch.device) -> bool:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from engines.reference.kernels import triton_decode
-from engines.reference.kernels.triton_decode import SPLIT, TILE, DecodeSplits, decode_attention, plan_splits
+from engines.reference.kernels.triton_decode import SPLIT, TILE, DecodeSplits, Tuning, decode_attention, plan_splits
 from tests.engines.kernels.checks.paged import DEVICE, SHAPES, Case, assert_close, case, far, reference
 
 # around one position, a block, a tile and a split, with a padding row of length 0
@@ -90,6 +90,16 @@ def test_more_programs_than_items_and_more_items_than_programs(monkeypatch: pyte
     for multiprocessors in (1, 100):
         monkeypatch.setattr(triton_decode, "_multiprocessors", lambda device, n=multiprocessors: n)
         assert_close(decode(c), expected)
+
+
+@pytest.mark.parametrize("tuning", [Tuning(split=64, tile=32), Tuning(split=512, tile=128, programs_per_sm=8)])
+def test_another_tuning_gives_the_same(tuning: Tuning) -> None:
+    c = case([SPLIT * 2 + 1, 63, 1, 0], group=4, head_dim=16)
+    rows, heads, head_dim = c.q.shape
+    splits = DecodeSplits(rows, 20, heads, head_dim, DEVICE)
+    plan_splits(splits, c.lengths, tuning)
+    assert int(splits.totals[1]) == tuning.split
+    assert_close(decode_attention(c.q, c.kv, c.tables, c.lengths, splits, tuning=tuning), reference(c))
 
 
 def test_too_little_scratch_means_longer_splits() -> None:
