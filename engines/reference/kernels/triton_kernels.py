@@ -31,12 +31,7 @@ class TritonKernels:
     def static_decode(
         self, tables: torch.Tensor, lengths: torch.Tensor, pool: KVPool, heads: int
     ) -> Callable[[int], Attend]:
-        rows, blocks = tables.shape
-        longest = -(-min(blocks, pool.blocks) * pool.block_size // SPLIT)
-        in_pool = rows + pool.blocks * pool.block_size // SPLIT  # enough as long as rows share no blocks
-        splits = DecodeSplits(
-            rows, max(min(rows * longest, in_pool), rows), heads, pool.layers.shape[-1], pool.layers.device
-        )
+        splits = splits_for(*tables.shape, pool, heads)
 
         def step(n: int) -> Attend:
             plan_splits(splits, lengths[:n])
@@ -73,6 +68,14 @@ class TritonKernels:
 
     def sample(self, logits: torch.Tensor, columns: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         return triton_sampling.sample(logits, columns, out)
+
+
+def splits_for(rows: int, blocks: int, pool: KVPool, heads: int, split: int = SPLIT) -> DecodeSplits:
+    """Room for all items of `rows` rows of up to `blocks` blocks each."""
+    longest = -(-min(blocks, pool.blocks) * pool.block_size // split)
+    in_pool = rows + pool.blocks * pool.block_size // split  # enough as long as rows share no blocks
+    capacity = max(min(rows * longest, in_pool), rows)
+    return DecodeSplits(rows, capacity, heads, pool.layers.shape[-1], pool.layers.device)
 
 
 def _decode(

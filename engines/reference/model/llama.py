@@ -60,7 +60,7 @@ class Llama:
         """Run the layers, writing the tokens' KV into the pool. Returns the hidden states, [tokens, d_model]."""
         eps = self.config.eps
         x = F.embedding(tokens.ids, self.embedding)
-        rotation = self._rotation(tokens.positions)
+        rotation = self.rotation(tokens.positions)
         places = kernels.places(tokens.slots, pool)
         normed = kernels.rms_norm(x, self.layers[0].attention_norm, eps)
         next_norms = [*(layer.attention_norm for layer in self.layers[1:]), None]
@@ -95,7 +95,7 @@ class Llama:
         """[rows, d_model] -> [rows, vocab]. Give it only the rows that sample: the head is the widest matrix of all."""
         return self.head(kernels.rms_norm(hidden, self.norm, self.config.eps))
 
-    def _rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin of every token's angles, each [tokens, 1, head_dim / 2], made in float32 like transformers."""
         angles = positions[:, None, None].float() * self.frequencies
         return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
