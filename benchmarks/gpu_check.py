@@ -29,7 +29,7 @@ STAGES = (
     Stage("ceilings", "bandwidth and matrix products of this device", 20, "benchmarks.gpu.ceilings:run"),
     Stage("decode", "decode steps against the floor", 60, "benchmarks.gpu.decode:run"),
     Stage("runs", "cbbench run, static and continuous; cbbench sweep", 80, "benchmarks.gpu.runs:run"),
-    Stage("peer", "transformers' continuous batching on the same requests", 60, "benchmarks.gpu.peer:run"),
+    Stage("peer", "transformers' continuous batching on the same requests", 90, "benchmarks.gpu.peer:run"),
     Stage("swap", "moving KV to the host and back against computing it again", 25, "benchmarks.gpu.swap:run"),
 )
 

@@ -1,11 +1,14 @@
 """Stage: the same requests on the same shape, dtype and device, by cbbench and by transformers' continuous batching.
 
-Both have all requests at once, random weights, no EOS, and warm up before the clock starts. transformers chooses its
-batch, its memory and its kernels itself, as its user would leave it.
+Both have all requests at once, random weights, no EOS and no prefix cache, and warm up before the clock starts.
+transformers is given what makes it fast here: an attention that reads each request's own KV (varlen.py), KV for all
+requests at once, and a second pass over the same requests, since it captures CUDA graphs as sizes come up. The better
+pass counts.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ import torch
 
 from benchmarks.gpu import driving
 from benchmarks.gpu.setting import Row, Skip, Task
+from benchmarks.gpu.varlen import use_varlen
 from engines.base import SilentObserver
 from engines.reference.engine import ReferenceEngine, default_kv_blocks
 from engines.reference.model.config import SHAPES, ModelConfig
@@ -28,6 +32,9 @@ from workloads.spec import build_plan
 SEATS = 128
 CONTEXT = 4096
 PEER_S = 20.0  # what transformers needs at least: a model, its warm-up and the requests
+PEER_BLOCK = 256  # positions in a block of transformers' cache, as it comes
+PASSES = 2
+PEER_FREE = 0.15  # share of them that its scheduler keeps free when it lets requests in
 
 
 def run(task: Task) -> Iterator[Row]:
@@ -47,11 +54,12 @@ def run(task: Task) -> Iterator[Row]:
     if task.left_s() < PEER_S and not setting.quick:
         yield "transformers", {"skipped": "no time left for it"}
         return
-    # On a CPU it would take all memory for its cache, and a minute to warm up.
-    bounds = {"num_blocks": 8, "max_batch_tokens": 64} if setting.quick else {}
-    theirs, attention = _theirs(SHAPES[name], setting.device, plan, prompts, bounds)
-    yield "transformers", {"output_token_per_s": theirs, "attention": attention, **work}
-    yield "ratio", {"cbbench_over_transformers": ours / theirs}
+    theirs = _theirs(task, plan, prompts)
+    if "output_token_per_s" not in theirs:
+        yield "transformers", theirs
+        return
+    yield "transformers", theirs | work
+    yield "ratio", {"cbbench_over_transformers": ours / theirs["output_token_per_s"]}
 
 
 def _require_peer() -> None:
@@ -62,9 +70,14 @@ def _require_peer() -> None:
         raise Skip(f"transformers {transformers.__version__} has no continuous batching to compare with (5 has)")
 
 
+def _budget(device: str, plan: RequestPlan) -> int:
+    """Tokens of a step, of either."""
+    return max(8192 if device == "cuda" else 512, len(plan))
+
+
 def _ours(model: LoadedModel, plan: RequestPlan, context: int) -> float:
     seats = min(SEATS, len(plan))
-    budget = max(8192 if model.device == "cuda" else 512, seats)
+    budget = _budget(model.device, plan)
     blocks = default_kv_blocks(
         model, block_size=16, max_num_seqs=seats, max_model_len=context, max_num_batched_tokens=budget
     )
@@ -99,46 +112,85 @@ def peer_config(shape: ModelConfig) -> Any:
     )
 
 
-def _theirs(
-    shape: ModelConfig, device: str, plan: RequestPlan, prompts: Prompts, bounds: dict[str, int]
-) -> tuple[float, str]:
-    """(output tokens per second, the attention it chose)"""
-    from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaForCausalLM
+def _theirs(task: Task, plan: RequestPlan, prompts: Prompts) -> dict[str, Any]:
+    """How it ran, and the output tokens per second of its better pass; "skipped" where none was done in time."""
+    from transformers import GenerationConfig, LlamaForCausalLM
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES["bf16"])
     try:
-        with torch.device(device):
-            model = LlamaForCausalLM(peer_config(shape)).eval()
+        with torch.device(task.setting.device):
+            model = LlamaForCausalLM(peer_config(SHAPES[task.setting.large])).eval()
     finally:
         torch.set_default_dtype(before)
+    left_alone = use_varlen(model)
     generation = GenerationConfig(do_sample=False, max_new_tokens=int(plan.output_tokens.max()), eos_token_id=-1)
-    batching = ContinuousBatchingConfig(**bounds)
+    asked = [prompts.ids(i).tolist() for i in range(len(plan))]
+    lengths = plan.output_tokens.tolist()
+    passes_s: list[float] = []
     with model.continuous_batching_context_manager(
-        generation_config=generation, continuous_batching_config=batching, **({"warmup": False} if bounds else {})
+        generation_config=generation,
+        continuous_batching_config=_batching(plan, _budget(task.setting.device, plan), graphs=not left_alone),
     ) as manager:
-        _answer(manager, [prompts.ids(0).tolist()], [2])
-        began = time.perf_counter()
-        asked = [prompts.ids(i).tolist() for i in range(len(plan))]
-        tokens = _answer(manager, asked, plan.output_tokens.tolist())
-        seconds = time.perf_counter() - began
-    if tokens != int(plan.output_tokens.sum()):
-        raise RuntimeError(f"transformers gave {tokens} tokens, asked for {plan.output_tokens.sum()}")
-    return tokens / seconds, str(model.config._attn_implementation)
+        took = _took(model, manager, left_alone)
+        _answer(manager, asked[:1], [2], task)
+        while not passes_s or (len(passes_s) < PASSES and task.left_s() > 1.2 * passes_s[-1]):
+            began = time.perf_counter()
+            tokens = _answer(manager, asked, lengths, task)
+            if tokens is None:
+                break
+            passes_s.append(time.perf_counter() - began)
+            if tokens != sum(lengths):
+                raise RuntimeError(f"transformers gave {tokens} tokens, asked for {sum(lengths)}")
+    if not passes_s:
+        return took | {"skipped": "not done in time"}
+    return took | {"output_token_per_s": sum(lengths) / min(passes_s), "passes_s": passes_s}
 
 
-def _answer(manager: Any, prompts: list[list[int]], lengths: list[int]) -> int:
-    """Tokens generated."""
-    for prompt, length in zip(prompts, lengths, strict=True):
+def _batching(plan: RequestPlan, budget: int, *, graphs: bool) -> Any:
+    """KV for all requests at once: by itself it would take all memory, and warm up on a prompt that fills it."""
+    from transformers import ContinuousBatchingConfig
+
+    blocks = sum(math.ceil(int(n) / PEER_BLOCK) + 1 for n in plan.prompt_tokens + plan.output_tokens)
+    return ContinuousBatchingConfig(
+        num_blocks=math.ceil(blocks / (1 - PEER_FREE)),
+        max_batch_tokens=budget,
+        max_requests_per_batch=len(plan),
+        allow_block_sharing=False,
+        use_cuda_graph=True if graphs else None,
+        use_async_batching=True if graphs else None,
+    )
+
+
+def _took(model: Any, manager: Any, left_alone: str) -> dict[str, Any]:
+    """How it runs, as far as it says so: what decides its speed."""
+    batching = manager.continuous_batching_config
+    took = {
+        "attention": str(model.config._attn_implementation),
+        "cuda_graphs": any(batching.cuda_graph_booleans),
+        "async_batching": bool(batching.use_async_batching),
+    }
+    return took | ({"attention_reason": left_alone} if left_alone else {})
+
+
+def _answer(manager: Any, prompts: list[list[int]], lengths: list[int], task: Task) -> int | None:
+    """Tokens generated; None where the stage's time ended before the requests."""
+    waiting = {
         manager.add_request(prompt, max_new_tokens=length, eos_token_id=-1)
-    tokens = ended = 0
-    while ended < len(prompts):
+        for prompt, length in zip(prompts, lengths, strict=True)
+    }
+    tokens = 0
+    while waiting:
         result = manager.get_result(timeout=1)
         if result is not None and result.is_finished():
             if result.error is not None:
                 raise RuntimeError(f"transformers: {result.error}")
-            ended += 1
+            waiting.discard(result.request_id)
             tokens += len(result.generated_tokens)
         elif result is None and not manager.is_running():
             raise RuntimeError("transformers' generation thread ended")
+        if task.left_s() <= 0:
+            for name in waiting:
+                manager.cancel_request(name)
+            return None
     return tokens
