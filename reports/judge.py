@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from scipy.special import betainc, stdtrit
 
-from engines.base import RunRecord
+from engines.base import MISSING, RunRecord
 from reports.gate import Sla
 from reports.metrics import BoolArray, RequestTimes
 from reports.quantiles import FloatArray, effective_n, quantile, wilson_interval
@@ -29,6 +29,8 @@ from reports.schema import Criteria, Goodput, SlaResult, Throughput, Verdict
 from reports.scope import Scope
 from reports.tally import Tally
 
+NOTHING = "nothing was measured"
+BETWEEN_TOKENS = ("tpot_ms", "itl_ms")
 OPEN_LOOP = {"ttft_ms": "ttft_sched_ms", "e2el_ms": "e2el_sched_ms"}
 
 
@@ -115,8 +117,10 @@ class Judge:
     def _result(self, sla: Sla, slas: Sequence[Sla]) -> SlaResult:
         if sla.latency is not None:
             latency = OPEN_LOOP.get(sla.latency, sla.latency) if self.open_loop else sla.latency
-            values, n_eff = self._tally(latency)
             metric = f"{sla.stat}_{latency}"
+            if self._immeasurable(latency):
+                return self._plain(sla, metric, None, 0, f"{NOTHING}: no answer came in two pieces or more")
+            values, n_eff = self._tally(latency)
             if len(values) == 0:
                 return self._plain(sla, metric, None, 0)
             if sla.stat == "mean":
@@ -142,6 +146,15 @@ class Judge:
     def _counted(self) -> BoolArray:
         """Requests that must meet the SLA: all that ended, except those an interrupt cancelled."""
         return ~self.times.cancelled if self.interrupted else np.ones(len(self.times), dtype=np.bool_)
+
+    def _immeasurable(self, latency: str) -> bool:
+        """Whether there are answers, and none of them could show the time between its tokens: each is one token, or a
+        server sends it in one piece. A request that lacks what others have is a miss; here there is nothing to miss,
+        whatever failed beside them."""
+        answered = self.times.completed & (self.times.first_ns != MISSING)
+        if latency not in BETWEEN_TOKENS or not answered.any():
+            return False
+        return len(self.times.gaps_ms) == 0 if latency == "itl_ms" else bool(np.isnan(self.times.tpot_ms).all())
 
     def _tally(self, latency: str) -> tuple[Tally, float]:
         """Values, infinite where a request failed or lacks one, and their effective number."""
@@ -183,7 +196,8 @@ class Judge:
         counted = self._counted()
         if {latency for _, latency in loosest} == {"tpot_ms"}:
             counted = counted & ~self.times.single_token
-        if not loosest or not counted.any():
+        unknown = any(self._of(scope)._unanswerable(latency) for scope, latency in loosest)
+        if not loosest or unknown or not counted.any():
             return np.empty(0, dtype=np.bool_), 0.0
         good = self.times.completed.copy()
         for (scope, latency), bound in loosest.items():
@@ -194,6 +208,10 @@ class Judge:
         samples = [self._of(scope)._sample(latency) for scope, latency in loosest]
         shares = [n_eff / values.size for values, n_eff in samples if values.size]
         return good, good.shape[0] * min([effective_n(good.astype(float)) / good.shape[0], *shares])
+
+    def _unanswerable(self, latency: str) -> bool:
+        """Immeasurable, and not for want of a second token: nobody knows whether those answers were good."""
+        return self._immeasurable(latency) and not bool(self.times.single_token[self.times.completed].all())
 
     def _share(self, sla: Sla, metric: str, value: float | None, violated: Violations, p: float) -> SlaResult:
         """At least a share p without violation?"""
@@ -233,11 +251,11 @@ class Judge:
         said = f"the true mean is below {upper:.4g} with {confidence:.0%} confidence"
         return done("pass" if upper <= sla.bound else "inconclusive", said)
 
-    def _plain(self, sla: Sla, metric: str, value: float | None, n: int) -> SlaResult:
+    def _plain(self, sla: Sla, metric: str, value: float | None, n: int, why_none: str = NOTHING) -> SlaResult:
         """One number of this run against its bound; nothing is proved of another run."""
         done = partial(self._build, sla, metric, value, n, None)
         if value is None:
-            return done("inconclusive", "nothing was measured")
+            return done("inconclusive", why_none)
         within = value <= sla.bound if sla.upper else value >= sla.bound
         return done("pass" if within else "fail", "judged by this run's value alone")
 

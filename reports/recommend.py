@@ -119,12 +119,21 @@ def _why_none(measured: Sequence[Point]) -> str:
         return "No setting gave a throughput."
     if all(one.validity and one.validity.verdict == "invalid" for one in measured):
         return "Every run was invalid: " + "; ".join(measured[0].validity.reasons if measured[0].validity else ())
+    if unmeasured := unmeasured_bounds(measured):
+        told = "; ".join(f"{one.name}: {one.reason}" for one in unmeasured)
+        return f"Whether a setting meets the SLA cannot be told: {told}."
     failing = [(one, worst) for one in measured if (worst := _worst_miss(one)) is not None]
     if not failing:
-        return "No setting meets the SLA: the runs are overloaded, or the metric was not measured."
+        return "No setting meets the SLA: the runs are overloaded."
     point, miss = min(failing, key=lambda pair: _excess(pair[1]))
     shown = "too many requests failed" if miss.value is None else f"{miss.name} is {milliseconds(miss.value)} there"
     return f"No setting meets the SLA; {short_label(point.values)} comes closest to {miss.expr}: {shown}."
+
+
+def unmeasured_bounds(points: Sequence[Point]) -> list[SlaResult]:
+    """The bounds for want of which points cannot be judged that miss no other; each once."""
+    open_questions = [one for one in points if all(result.verdict != "fail" for result in one.sla)]
+    return list({result.expr: result for one in open_questions for result in one.sla if result.unmeasured}.values())
 
 
 def _worst_miss(point: Point) -> SlaResult | None:

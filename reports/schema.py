@@ -47,6 +47,15 @@ class PacingInfo(msgspec.Struct, frozen=True):
         return self.rate_per_s is not None
 
 
+class PromptsInfo(msgspec.Struct, frozen=True):
+    """What the prompts said, where a file said it: WorkloadInfo.sha256 is of lengths and arrivals alone."""
+
+    source: str
+    sha256: str  # of the prompts, request by request
+    prompts: int  # different lines of the file that were asked
+    counted_by: Literal["tokenizer", "file", "server"]  # whose count the planned prompt_tokens are; server: guesses
+
+
 class WorkloadInfo(msgspec.Struct, frozen=True):
     spec: str
     seed: int
@@ -55,6 +64,7 @@ class WorkloadInfo(msgspec.Struct, frozen=True):
     prompt_seed: int = 0
     realised: dict[str, Any] = {}
     pacing: PacingInfo = PacingInfo()
+    prompts: PromptsInfo | None = None  # None: drawn from prompt_seed
 
 
 class Criteria(msgspec.Struct, frozen=True):
@@ -248,6 +258,11 @@ class SlaResult(msgspec.Struct, frozen=True):
     reason: str
     needed: int | None = None  # requests of the run at the least, where more of them could settle it
     scope: str | None = None  # "tenant=quiet": judged on these requests alone, of which `n` is the number
+
+    @property
+    def unmeasured(self) -> bool:
+        """No number to hold against the bound: neither met nor missed, however many requests there are."""
+        return self.verdict == "inconclusive" and self.value is None
 
     @property
     def name(self) -> str:

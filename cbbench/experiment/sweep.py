@@ -21,8 +21,9 @@ from cbbench.experiment.servers import Benches, BenchPerPoint, OneBench
 from cbbench.experiment.targets import Setting, Sweep
 from reports.curves import latency_of_knee, merge
 from reports.gate import exit_code
-from reports.recommend import OTHER_WORK
+from reports.recommend import OTHER_WORK, unmeasured_bounds
 from reports.render.sweep import sweep_view
+from reports.schema import Verdict
 from reports.sweep_schema import SweepFile
 
 NO_SERVER = 6  # exit code
@@ -138,19 +139,22 @@ def show(state: SweepFile, folder: Path, *, json: bool) -> None:
 
 
 def code_of(state: SweepFile, interrupted: bool) -> int:
-    """3 when no setting meets the SLA (where each is other work: when one misses it); when none could run at all, 6
-    if that was for want of a server, else 2."""
+    """3 when no setting meets the SLA (where each is other work: when one misses it), 5 when that cannot be told as
+    something it bounds was not measured; when none could run at all, 6 if that was for want of a server, else 2."""
     ran = [point for point in state.points if point.error is None]
     invalid = bool(ran) and all(point.validity and point.validity.verdict == "invalid" for point in ran)
     no_server = any(point.exit_code == NO_SERVER for point in state.points)
     if set(state.params) & set(OTHER_WORK):
         missed = any(one.verdict == "fail" for point in ran for one in point.sla)
+        untold = any(one.unmeasured for point in ran for one in point.sla)
     else:
         missed = bool(state.sla) and (state.recommendation is None or state.recommendation.values is None)
+        untold = missed and bool(unmeasured_bounds(ran))
+    verdicts: list[Verdict] = [*(["fail"] if missed else []), *(["inconclusive"] if untold else [])]  # type: ignore[list-item]
     return exit_code(
         interrupted=interrupted,
         usage_error=not ran and not no_server,
         server_died=not ran and no_server,
         validity="invalid" if invalid else "ok",
-        sla=["fail"] if missed else [],
+        sla=verdicts,
     )

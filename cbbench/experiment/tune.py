@@ -18,6 +18,7 @@ from reports.curves import point_of
 from reports.files import write_whole
 from reports.gate import exit_code
 from reports.render.tune import tune_view
+from reports.schema import Verdict
 from reports.sweep_schema import Point
 from reports.tuning.file import TUNE, Stage, TuneFile, outcome, write_tune
 from reports.tuning.moves import Bounds
@@ -52,7 +53,14 @@ def tune(given: Mapping[str, Any], *, most_runs: int, confirm_runs: int, proof_r
     write_whole(folder / "cbbench.toml", result.toml.encode())
     show(result, folder, json=real.json)
     print(f"results in {folder}", file=sys.stderr)
-    return exit_code(interrupted=search.interrupted, sla=[] if result.best.meets else ["fail"])
+    return code_of(result.best, interrupted=search.interrupted)
+
+
+def code_of(best: Trial, *, interrupted: bool) -> int:
+    """3 where no setting meets the bounds, 5 where one was not measured. Met by point estimate is enough for 0."""
+    validity = best.point.validity.verdict if best.point.validity is not None else "ok"
+    verdict: Verdict = "pass" if best.meets else "inconclusive" if best.unmeasured is not None else "fail"
+    return exit_code(interrupted=interrupted, validity=validity, sla=[verdict])
 
 
 def configs(given: Mapping[str, Any]) -> tuple[RunConfig, RunConfig]:
@@ -86,7 +94,7 @@ def enough_requests(config: RunConfig, best: Trial, most: int) -> int | None:
     be another load (all at once). As a guess falls short when its requests turn out to depend more, half as many again.
     """
     steady = config.rate is not None or config.concurrency is not None or config.arrival == "trace"
-    if config.engine != "simulated" or not steady or best.needed is None:
+    if config.engine != "simulated" or not steady or best.needed is None or best.unmeasured is not None:
         return None
     enough = min(best.needed * 3 // 2, most)
     return enough if enough > config.num_requests else None

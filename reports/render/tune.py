@@ -17,6 +17,7 @@ VERDICT = {
     "proven": ("Best: ", "bold green"),
     "unproven": ("Best, unproven: ", "bold yellow"),
     "missed": ("Closest, but the SLA is missed: ", "bold red"),
+    "untold": ("Not judged, as a bound was not measured: ", "bold yellow"),
 }
 PURPOSE = {"explore": "Explored", "prove": "Tried with enough requests to prove it", "confirm": "Confirmed"}
 
@@ -71,11 +72,8 @@ def _row(trial: Trial, answers: bool) -> Sequence[str]:
 def _outcome(result: TuneFile) -> RenderableType:
     best = result.best
     state = "" if result.confirmed else ", predicted only: confirm it with a run"
-    head = Text.assemble(
-        VERDICT[best.verdict],
-        (best.setting.label(), "bold"),
-        f", {number(best.goodput_per_s)} requests/s within the SLA{state}.",
-    )
+    rate = f"{number(best.goodput_per_s)} requests/s" + (" within the SLA" if best.unmeasured is None else "")
+    head = Text.assemble(VERDICT[best.verdict], (best.setting.label(), "bold"), f", {rate}{state}.")
     if best.needed is not None and best.meets:
         head.append(f" It takes at least {best.needed:,} requests to be sure.")
     parts: list[RenderableType] = [head, *(Text(f"- {one}") for one in result.stages[-1].advice), Text()]

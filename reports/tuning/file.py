@@ -68,10 +68,14 @@ def outcome(stages: tuple[Stage, ...], *, given: Mapping[str, Any], sha256: str)
     settings = {name: value for name, value in chosen.items() if value is not None}
     sla = tuple(given["sla"])
     how = stages[-1].prediction or f"measured on the {stages[-1].engine} engine"
-    verdict = {"proven": "meets", "unproven": "meets, by too few requests to be sure,", "missed": "misses"}[
-        best.verdict
-    ]
-    comment = f"cbbench tune: {verdict} {', '.join(sla)}; {best.goodput_per_s:,.4g} requests/s within it\n{how}"
+    verdict = {
+        "proven": "meets",
+        "unproven": "meets, by too few requests to be sure,",
+        "missed": "misses",
+        "untold": "could not be held to all of",
+    }[best.verdict]
+    within = " within it" if best.unmeasured is None else ""
+    comment = f"cbbench tune: {verdict} {', '.join(sla)}; {best.goodput_per_s:,.4g} requests/s{within}\n{how}"
     whole = {name: value for name, value in given.items() if name not in NOT_OF_A_RUN} | settings
     (vllm, vllm_lacks), (sglang, sglang_lacks) = vllm_flags(settings), sglang_flags(settings)
     return TuneFile(

@@ -39,6 +39,8 @@ def decide(trials: Sequence[Trial], bounds: Bounds) -> Decision:
     best = best_of(trials)
     tried = {one.setting for one in trials}
     signals = signals_of(best.point)
+    if best.unmeasured is not None:
+        return Decision("stop", _why_stop(best), signals, best.setting, None)
     for move in moves_from(best, trials, bounds):
         if move.to not in tried and move.to != best.setting:
             return Decision(move.rule, move.words, signals, best.setting, move.to)
@@ -46,6 +48,8 @@ def decide(trials: Sequence[Trial], bounds: Bounds) -> Decision:
 
 
 def _why_stop(best: Trial) -> str:
+    if (untold := best.unmeasured) is not None:
+        return f"No setting can be held to {untold.expr}: {untold.reason}."
     if not best.meets and best.point.sla:
         return "Nothing left to try meets the SLA; this comes closest."
     if (best.point.signals.waiting_mean or 0) < 1:

@@ -45,8 +45,15 @@ class Trial(msgspec.Struct, frozen=True):
         return self.says and all(one.verdict != "fail" and one.value is not None for one in self.point.sla)
 
     @property
-    def verdict(self) -> Literal["proven", "unproven", "missed"]:
-        """Unproven: met by point estimate, with too few requests to be sure."""
+    def unmeasured(self) -> SlaResult | None:
+        """A bound on something that the run could not show; no setting can be held to it."""
+        return next((one for one in self.point.sla if one.unmeasured), None)
+
+    @property
+    def verdict(self) -> Literal["proven", "unproven", "missed", "untold"]:
+        """Unproven: met by point estimate, with too few requests to be sure. Untold: a bound was not measured."""
+        if self.unmeasured is not None:
+            return "untold"
         if not self.meets:
             return "missed"
         return "proven" if all(one.verdict == "pass" for one in self.point.sla) else "unproven"

@@ -71,6 +71,38 @@ def test_exit_codes(cbbench: Call, calm: str, sla: str, code: int) -> None:
     assert cbbench("gate", calm, "--sla", sla).code == code
 
 
+ONE_TOKEN = ("--workload", "prompt=uniform(16,64);output=fixed(1)", "--num-requests", 40)
+
+
+def test_what_cannot_be_measured_is_inconclusive_on_every_path(cbbench: Call) -> None:
+    """No answer of one token has a TPOT: it is not missed (3) and not met (0)."""
+    work = (*SIMULATED[1:], *ONE_TOKEN)
+    bound = ("--sla", "p99_tpot_ms<=50")
+    assert cbbench("run", *work, *bound, "-o", "one").code == 5
+    assert cbbench("gate", "one").code == 5
+    swept = cbbench("sweep", "max-num-seqs", "--values", "1,4", *work, *bound, "-o", "swept")
+    assert swept.code == 5
+    assert "cannot be told: p99_tpot_ms: nothing was measured" in " ".join(swept.out.split())
+    other = ("sweep", "num-requests", "--values", "10,20", *work[:-2], *bound, "-o", "other")
+    assert cbbench(*other).code == 5
+    tuned = cbbench("tune", *work, *bound, "-o", "tuned")
+    assert tuned.code == 5
+    assert "Not judged, as a bound was not measured" in tuned.out
+    assert len(list(Path("tuned/explore").iterdir())) == 1, "no other setting can show it either"
+    missed = ("--sla", "p99_ttft_ms<=0.001")
+    assert cbbench("sweep", "max-num-seqs", "--values", "1,4", *work, *bound, *missed, "-o", "late").code == 3
+
+
+def test_a_budget_for_what_cannot_be_measured_is_inconclusive(cbbench: Call) -> None:
+    for name in ("before", "after"):
+        cbbench(*SIMULATED, *ONE_TOKEN, "-o", name)
+    compared = ("gate", "after", "--baseline", "before")
+    assert cbbench(*compared, "--budget", "tpot=3%").code == 5
+    by_default = cbbench(*compared)
+    assert by_default.code == 0
+    assert "tpot" not in by_default.out, "to the bit is all there is to ask"
+
+
 def test_inconclusive_outranks_failed(cbbench: Call, calm: str) -> None:
     assert cbbench("gate", calm, "--sla", "p99_ttft_ms<=0.001", "--sla", "p999_ttft_ms<=500").code == 5
 

@@ -158,6 +158,8 @@ def test_missing_is_not_passing() -> None:
     assert one.verdict == "fail"  # completed, they say, but without a token
     (one,) = judged(record([]), "p99_ttft_ms<=500")
     assert (one.verdict, one.n, one.value) == ("inconclusive", 0, None)
+    (one,) = judged(record([row(i, []) for i in range(400)]), "p99_tpot_ms<=50")
+    assert one.verdict == "fail"
 
 
 def test_single_tokens_have_no_tpot_to_violate_unless_the_server_stopped_early() -> None:
@@ -168,6 +170,31 @@ def test_single_tokens_have_no_tpot_to_violate_unless_the_server_stopped_early()
     assert (one.verdict, one.n) == ("pass", 300)
     (one,) = judged(record(two + cut), "p99_tpot_ms<=50")
     assert (one.verdict, one.n) == ("fail", 330)
+
+
+ONE_PIECE = [row(i, [i * 10 + 50], scheduled_ms=i * 10, output_tokens=20) for i in range(400)]
+ONE_TOKEN = [row(i, [i * 10 + 50], scheduled_ms=i * 10) for i in range(400)]
+CUT_SHORT = [row(i, [i * 10 + 50], scheduled_ms=i * 10, finish_reason="stop") for i in range(400)]
+
+
+@pytest.mark.parametrize("sla", ["p99_tpot_ms<=50", "mean_tpot_ms<=50", "max_tpot_ms<=50", "p99_itl_ms<=50"])
+@pytest.mark.parametrize("answers", [ONE_PIECE, ONE_TOKEN, CUT_SHORT], ids=["one piece", "one token", "stopped"])
+def test_time_between_tokens_that_no_answer_can_show_is_neither_met_nor_missed(answers: list[object], sla: str) -> None:
+    failed = row(400, scheduled_ms=4000, status="failed", finish_reason="error")
+    for made in (answers, [*answers, failed]):
+        (one,) = judged(record(made), sla)  # type: ignore[arg-type]
+        assert (one.verdict, one.value, one.n) == ("inconclusive", None, 0)
+        assert one.unmeasured
+        assert one.reason == "nothing was measured: no answer came in two pieces or more"
+
+
+def test_goodput_by_a_bound_that_no_answer_can_show_is_not_known() -> None:
+    both = ["p99_ttft_ms<=500", "p99_tpot_ms<=50", "attainment>=0.5"]
+    unknown, known = (completed_run(record(made), header(sla=both)) for made in (ONE_PIECE, ONE_TOKEN))
+    assert (unknown.sla[0].verdict, unknown.sla[2].verdict) == ("pass", "inconclusive")
+    assert unknown.summary is not None
+    assert unknown.summary.goodput.request_per_s is None
+    assert known.sla[2].verdict == "pass", "one token was asked for: there is no TPOT to miss"
 
 
 def test_an_interrupt_is_not_the_servers_failure_but_a_drain_is() -> None:
