@@ -55,7 +55,7 @@ def rope_and_write(
     tokens, heads, head_dim = qkv.shape
     kv_heads, block_size = kv.shape[2:4]
     group = heads // kv_heads - 2
-    _rope_and_write[(kv_heads, tokens)](
+    _rope_and_write[(kv_heads * tokens,)](
         qkv, kv, slots, cos, sin, q_norm, k_norm, eps,
         qkv.stride(0), qkv.stride(1), *kv.stride()[:4], cos.stride(0), sin.stride(0),
         KV_HEADS=kv_heads, GROUP=group, G=triton.next_power_of_2(group), HALF=head_dim // 2, BLOCK_SIZE=block_size,
@@ -114,12 +114,12 @@ def _rope_and_write(
     qkv_token, qkv_head, kv_block, kv_value, kv_head, kv_offset, cos_token, sin_token,  # strides
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, G: tl.constexpr, HALF: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Program (kv head, token): the query heads of that KV head, its k and its v.
+    """Program (token, kv head), on one axis as the others end at 65,535: the query heads of that KV head, its k and v.
 
     A head is a pair of halves (a, b), which become (a cos - b sin, b cos + a sin).
     """
-    head = tl.program_id(0)
-    token = tl.program_id(1).to(tl.int64)
+    head = tl.program_id(0) % KV_HEADS
+    token = (tl.program_id(0) // KV_HEADS).to(tl.int64)
     half = tl.arange(0, HALF)
     cos_row = tl.load(cos + token * cos_token + half).to(tl.float32)
     sin_row = tl.load(sin + token * sin_token + half).to(tl.float32)

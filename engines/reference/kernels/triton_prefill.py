@@ -52,11 +52,12 @@ def prefill_attention(
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     tiling = tiling or usual_tiling(q.dtype, q.device)
     queries = tiling.rows // group
-    _attend_chunks[(kv_heads, len(q) // queries + rows)](
+    _attend_chunks[(kv_heads * (len(q) // queries + rows),)](
         out, q, kv, tables, lengths, starts, rows, head_dim**-0.5 * math.log2(math.e),
         q.stride(0), q.stride(1), out.stride(0), out.stride(1), *kv.stride()[:4], tables.stride(0),
-        GROUP=group, QUERIES=queries, M=tiling.rows, D=head_dim, BLOCK_SIZE=block_size, TILE=tiling.tile,
-        PRECISION="ieee" if q.dtype == torch.float32 else None, num_warps=tiling.warps, num_stages=tiling.stages,
+        KV_HEADS=kv_heads, GROUP=group, QUERIES=queries, M=tiling.rows, D=head_dim, BLOCK_SIZE=block_size,
+        TILE=tiling.tile, PRECISION="ieee" if q.dtype == torch.float32 else None,
+        num_warps=tiling.warps, num_stages=tiling.stages,
     )  # fmt: skip
     return out
 
@@ -77,11 +78,12 @@ def _attend_chunks(
     out, q, kv, tables, lengths, starts, rows,
     scale,  # of the scores, times log2(e)
     q_row, q_head, out_row, out_head, kv_block, kv_value, kv_head, kv_offset, table_row,  # strides
-    GROUP: tl.constexpr, QUERIES: tl.constexpr, M: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr, PRECISION: tl.constexpr,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, QUERIES: tl.constexpr, M: tl.constexpr, D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Program (kv head, n): the n-th tile from the end."""
-    number = tl.num_programs(1) - 1 - tl.program_id(1)
+    """Program (n, kv head), on one axis as the others end at 65,535: the n-th tile from the end."""
+    own_head = tl.program_id(0) % KV_HEADS
+    number = (tl.num_programs(0) - 1 - tl.program_id(0)) // KV_HEADS
     row = 0  # the last row whose first tile is not behind this one
     above = rows
     while above - row > 1:
@@ -98,7 +100,7 @@ def _attend_chunks(
 
     index = begin + tl.arange(0, M) // GROUP
     real = (tl.arange(0, M) < QUERIES * GROUP) & (index < count)
-    head = tl.program_id(0) * GROUP + tl.arange(0, M) % GROUP
+    head = own_head * GROUP + tl.arange(0, M) % GROUP
     d = tl.arange(0, D)
     at_query = (first + index).to(tl.int64)
     query = tl.load(q + (at_query * q_row + head * q_head)[:, None] + d[None, :], mask=real[:, None], other=0.0)
@@ -106,7 +108,7 @@ def _attend_chunks(
     last_seen = tl.maximum(length - count + index, 0)
     end = tl.minimum(tl.maximum(length - count + tl.minimum(begin + QUERIES, count), 1), length)
     table = tables + row.to(tl.int64) * table_row
-    keys = kv + tl.program_id(0).to(tl.int64) * kv_head
+    keys = kv + own_head.to(tl.int64) * kv_head
 
     best = tl.full([M], float("-inf"), tl.float32)
     weight = tl.zeros([M], tl.float32)
