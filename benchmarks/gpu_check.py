@@ -28,6 +28,7 @@ STAGES = (
     Stage("graphs", "decode steps from CUDA graphs against eager ones", 30, "benchmarks.gpu.graphs:run"),
     Stage("ceilings", "bandwidth and matrix products of this device", 20, "benchmarks.gpu.ceilings:run"),
     Stage("decode", "decode steps against the floor", 60, "benchmarks.gpu.decode:run"),
+    Stage("operators", "where the time of a decode step goes", 30, "benchmarks.gpu.operators:run"),
     Stage("runs", "cbbench run, static and continuous; cbbench sweep", 80, "benchmarks.gpu.runs:run"),
     Stage("peer", "transformers' continuous batching on the same requests", 90, "benchmarks.gpu.peer:run"),
     Stage("swap", "moving KV to the host and back against computing it again", 25, "benchmarks.gpu.swap:run"),

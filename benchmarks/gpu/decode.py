@@ -25,7 +25,7 @@ def run(task: Task) -> Iterator[Row]:
             yield name, {"skipped": "no time left for it"}
             continue
         model = driving.build(name, setting.device)
-        pool = _pool_for(model, cells, setting.decode_steps)
+        pool = pool_for(model, cells, setting.decode_steps)
         for rows, context in cells:
             yield f"{name} {rows}x{context}", _cell(task, model, pool, rows, context)
         device = model.llama.device
@@ -33,7 +33,7 @@ def run(task: Task) -> Iterator[Row]:
         driving.release(device)
 
 
-def _pool_for(model: LoadedModel, cells: tuple[tuple[int, int], ...], steps: int) -> KVPool:
+def pool_for(model: LoadedModel, cells: tuple[tuple[int, int], ...], steps: int) -> KVPool:
     """Enough for the largest cell that fits the device."""
     llama = model.llama
     block_bytes = llama.config.kv_elements_per_token * driving.BLOCK_SIZE * llama.dtype.itemsize

@@ -45,6 +45,11 @@ class Setting:
         return ((256, 512), (256, 2048), *near)
 
     @property
+    def operator_cells(self) -> tuple[tuple[int, int], ...]:
+        """Of the decode cells those whose steps are taken apart"""
+        return self.decode_cells if self.quick else ((64, 4096), (256, 512), (256, 2048), (1, 512))
+
+    @property
     def decode_steps(self) -> int:
         return 6 if self.quick else 40
 

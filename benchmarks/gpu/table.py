@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.gpu.diagnosis import operators_headline, operators_table
+
 DECODE_OVER_FLOOR = 1.15
 BUSY_SHARE = 0.97
 OVER_PEER = 3.0
@@ -81,6 +83,7 @@ def table(report: dict[str, Any]) -> str:
             lines.append(
                 f"{row:28}{one['step_ms']:9.3f}{floor:>10}{ratio:>8}{one['gap_us']:8.0f}{one['device_busy']:6.1%}"
             )
+    lines += operators_table(report["stages"].get("operators", {}).get("rows", {}))
     lines += [
         "",
         *(
@@ -109,6 +112,8 @@ def _headline(stage: str, rows: dict[str, dict[str, Any]]) -> str:
     if stage == "ceilings":
         bandwidth, matmul = (rows[name]["per_s"] for name in ("bandwidth", "matmul"))
         return f"{bandwidth / 1e12:.3g} TB/s, {matmul / 1e12:.3g} TFLOP/s"
+    if stage == "operators":
+        return operators_headline(rows)
     if stage == "runs":
         rates = {row.split()[1]: one.get("output_token_per_s") for row, one in rows.items() if row.startswith("run ")}
         return ", ".join(f"{mode} {rate:,.0f} tok/s" for mode, rate in rates.items() if rate)
