@@ -96,11 +96,11 @@ class ReferenceEngine:
         self._sampling = sampling
         self.clock = WallClock()
         llama = model.llama
-        pool_bytes = config.kv_blocks * config.block_size * llama.config.kv_elements_per_token * llama.dtype.itemsize
-        if pool_bytes > (free := free_bytes(llama.device)):
-            raise EngineError(
-                f"--kv-blocks {config.kv_blocks}: {pool_bytes / 2**30:.1f} GiB of KV, {free / 2**30:.1f} GiB are free"
-            )
+        block_bytes = config.block_size * llama.config.kv_elements_per_token * llama.dtype.itemsize
+        _require_memory("--kv-blocks", config.kv_blocks, block_bytes, free_bytes(llama.device), "are free")
+        if config.swap_blocks:
+            host_bytes = free_bytes(torch.device("cpu"))
+            _require_memory("--swap-blocks", config.swap_blocks, block_bytes, host_bytes, "are free on the host")
         self._pool = KVPool(llama.config, config.kv_blocks, config.block_size, dtype=llama.dtype, device=llama.device)
         self._kernels = choose_kernels(attention, llama.config, llama.device, config.max_num_seqs)
         graph_sizes, self._graphs = choose_sizes(cuda_graphs, self._kernels, llama.device, config.max_num_seqs)
@@ -185,3 +185,9 @@ class ReferenceEngine:
             ignore_eos=self._ignore_eos,
             sampling=replace(self._sampling, seed=(self._sampling.seed << 32) + incoming.index),
         )
+
+
+def _require_memory(option: str, blocks: int, block_bytes: int, free: int, where: str) -> None:
+    if blocks * block_bytes > free:
+        kv_gib, free_gib = blocks * block_bytes / 2**30, free / 2**30
+        raise EngineError(f"{option} {blocks}: {kv_gib:.1f} GiB of KV, {free_gib:.1f} GiB {where}")

@@ -8,6 +8,7 @@ copy of such pieces, and gives K as the matrix [positions, head_dim] that a batc
 
 from __future__ import annotations
 
+import gc
 import os
 
 import torch
@@ -58,6 +59,8 @@ def default_blocks(
 def free_bytes(device: torch.device) -> int:
     """Memory that can still be taken on the device."""
     if device.type == "cuda":
+        gc.collect()  # an engine of an earlier run may still hold its pool,
+        torch.cuda.empty_cache()  # and torch what that run gave back
         return int(torch.cuda.mem_get_info(device)[0])
     try:
         with open("/proc/meminfo", encoding="ascii") as meminfo:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +11,7 @@ from engines.loop import WallClock
 from engines.reference.dry_step import dry_step, largest_step
 from engines.reference.executor import TorchExecutor
 from engines.reference.kernels import Kernels
-from engines.reference.kv_pool import KVPool
+from engines.reference.kv_pool import KVPool, free_bytes
 from engines.reference.model.llama import Llama
 
 GPU_SHARE = 0.9  # the rest is for graphs, for what other processes take, and for the allocator's rounding
@@ -49,9 +48,7 @@ def measure_gpu(
     max_model_len: int,
 ) -> Budget:
     """Run the largest step once, on a pool of one block, and see what it took."""
-    gc.collect()  # an engine of an earlier run may still hold its pool
-    torch.cuda.empty_cache()
-    free_bytes = int(torch.cuda.mem_get_info(llama.device)[0])
+    left_bytes = free_bytes(llama.device)
     before_bytes = torch.cuda.memory_allocated(llama.device)
     torch.cuda.reset_peak_memory_stats(llama.device)
     pool = KVPool(llama.config, 1, block_size, dtype=llama.dtype, device=llama.device)
@@ -61,4 +58,4 @@ def measure_gpu(
     peak_bytes = torch.cuda.max_memory_allocated(llama.device)
     del executor, pool
     torch.cuda.empty_cache()
-    return Budget(free_bytes, peak_bytes - before_bytes)
+    return Budget(left_bytes, peak_bytes - before_bytes)

@@ -1,6 +1,6 @@
 """HostPool: KV blocks of swapped-out requests, in host memory.
 
-    host.blocks[h]: [layers, 2 (K, V), kv_heads, block_size, head_dim], contiguous
+    host.block(h): [layers, 2 (K, V), kv_heads, block_size, head_dim], contiguous
 
 One block of all layers is one piece, so that on CUDA each move is a single copy between the device and pinned memory.
 The copies run beside the steps; only a gather or a scatter on the device stands in a step's way:
@@ -13,19 +13,34 @@ All copies share one stream, so a host block is read after it was written, and w
 
 from __future__ import annotations
 
+import math
+
+import torch
+
 from engines.reference.device import Device
 from engines.reference.kernels import Upload
 from engines.reference.kv_pool import KVPool
 from engines.scheduling.plan import IntArray, StepPlan
 
+# torch takes pinned memory in powers of two: 33 GiB of one piece would be 64.
+PIECE_BYTES = 1 << 30
+
 
 class HostPool:
-    def __init__(self, pool: KVPool, blocks: int, device: Device) -> None:
+    def __init__(self, pool: KVPool, blocks: int, device: Device, piece_bytes: int = PIECE_BYTES) -> None:
         layers, _, *block_shape = pool.layers.shape
         self._pool = pool
         self._device = device
         self._block_shape = (layers, *block_shape)
-        self.blocks = device.pinned((blocks, *self._block_shape), pool.layers.dtype)
+        block_bytes = math.prod(self._block_shape) * pool.layers.element_size()
+        self._per_piece = max(piece_bytes // block_bytes, 1)
+        self._pieces = [
+            device.pinned((min(self._per_piece, blocks - first), *self._block_shape), pool.layers.dtype)
+            for first in range(0, blocks, self._per_piece)
+        ]
+
+    def block(self, host: int) -> torch.Tensor:
+        return self._pieces[host // self._per_piece][host % self._per_piece]
 
     def carry_out(self, plan: StepPlan, upload: Upload) -> None:
         """Queue the plan's moves: out, then in. Call before anything of the step is queued."""
@@ -37,20 +52,20 @@ class HostPool:
     def _move_out(self, moves: IntArray, upload: Upload) -> None:
         main, side = self._device.main, self._device.side
         blocks = upload(moves[:, 0].copy())
-        leaving = main.empty((len(moves), *self._block_shape), self.blocks.dtype)
+        leaving = main.empty((len(moves), *self._block_shape), self._pool.layers.dtype)
         main.run(lambda: leaving.copy_(self._pool.layers.index_select(1, blocks).transpose(0, 1)))
         gathered = main.event()
         gathered.record()
         side.wait(gathered)
         side.uses(leaving)
         for i, host in enumerate(moves[:, 1].tolist()):
-            side.copy(self.blocks[host], leaving[i])
+            side.copy(self.block(host), leaving[i])
 
     def _move_in(self, moves: IntArray, upload: Upload) -> None:
         main, side = self._device.main, self._device.side
-        arriving = side.empty((len(moves), *self._block_shape), self.blocks.dtype)
+        arriving = side.empty((len(moves), *self._block_shape), self._pool.layers.dtype)
         for i, host in enumerate(moves[:, 0].tolist()):
-            side.copy(arriving[i], self.blocks[host])
+            side.copy(arriving[i], self.block(host))
         arrived = side.event()
         arrived.record()
         main.wait(arrived)

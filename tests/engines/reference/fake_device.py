@@ -32,9 +32,12 @@ class FakeDevice:
         self.side = FakeStream(self, eager=eager_side)
         self.captured: list[Work] = []
         self.capturing = False
+        self.pinned_bytes = 0
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(tuple(shape), dtype=dtype)
+        tensor = torch.empty(tuple(shape), dtype=dtype)
+        self.pinned_bytes += 1 << max(tensor.nbytes - 1, 0).bit_length()  # as torch does
+        return tensor
 
     def capture(self, work: Work) -> Work:
         self.main.synchronize()

@@ -77,6 +77,11 @@ def test_a_pool_that_does_not_fit_is_refused(model: LoadedModel) -> None:
         ReferenceEngine(model, _config(kv_blocks=10**12))
 
 
+def test_a_host_pool_that_does_not_fit_is_refused(model: LoadedModel) -> None:
+    with pytest.raises(EngineError, match=r"--swap-blocks 1000000000000: .* GiB of KV, .* GiB are free on the host"):
+        ReferenceEngine(model, _config(swap_blocks=10**12, on_kv_pressure="swap"))
+
+
 def test_default_blocks_hold_every_seat_of_a_small_model(model: LoadedModel) -> None:
     assert default_kv_blocks(model, block_size=16, max_num_seqs=4, max_model_len=100) == 28
 

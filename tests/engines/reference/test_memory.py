@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
 from engines.base import EngineError
 from engines.reference.dry_step import dry_step, largest_step
+from engines.reference.kv_pool import free_bytes
 from engines.reference.memory import Budget
 from engines.reference.model.weights import load_model
 from tests.engines.reference.stepping import executor_for, pool_for
@@ -19,6 +22,21 @@ def test_blocks_are_a_share_of_what_weights_and_the_largest_step_leave() -> None
     assert Budget(free_bytes=125 * GIB, step_bytes=5 * GIB).blocks(0.9, 2 * 2**20) == 108 * 512 - 1
     assert Budget(free_bytes=100, step_bytes=0).blocks(1.0, 10) == 9
     assert Budget(free_bytes=29, step_bytes=0).blocks(1.0, 10) == 1
+
+
+def test_what_an_earlier_run_held_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep's next engine is made when the last one's pool is still in torch's cache, or in a cycle of objects."""
+
+    class Pool: ...
+
+    pool = Pool()
+    pool.itself = pool  # type: ignore[attr-defined]
+    held = weakref.ref(pool)
+    cached = [True]
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: cached.__setitem__(0, held() is not None))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 if cached[0] else 70, 80))
+    del pool
+    assert free_bytes(torch.device("cuda")) == 70
 
 
 @pytest.mark.parametrize(("free", "step", "share"), [(10 * GIB, 11 * GIB, 0.9), (10 * GIB, 9 * GIB, 1e-4), (0, 0, 1)])

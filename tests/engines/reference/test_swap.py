@@ -86,3 +86,20 @@ def test_a_plan_may_hand_a_leaving_block_to_one_that_arrives() -> None:
     assert torch.equal(pool.layers[:, 2], before[:, 1])
     host.carry_out(_moves([], [(1, 3)]), torch.from_numpy)
     assert torch.equal(pool.layers[:, 3], before[:, 2])
+
+
+def test_pinned_memory_is_taken_in_pieces_that_waste_little() -> None:
+    """torch rounds each piece up to a power of two: 33 blocks at once would take the room of 64."""
+    pool = KVPool(SHAPES["tiny"], 33, 4, dtype=torch.float32, device=torch.device("cpu"))
+    pool.layers.copy_(torch.randn(pool.layers.shape))
+    before = pool.layers.clone()
+    device = FakeDevice(VirtualClock())
+    block_bytes = before[:, 0].nbytes
+    host = HostPool(pool, 33, device, piece_bytes=4 * block_bytes)
+    assert device.pinned_bytes == 33 * block_bytes
+    upload = torch.from_numpy
+    host.carry_out(_moves([(1 + i, i) for i in range(33)], []), upload)
+    host.carry_out(_moves([], [(i, 33 - i) for i in range(33)]), upload)
+    device.main.synchronize()
+    device.side.synchronize()
+    assert torch.equal(pool.layers[:, 1:], before[:, 1:].flip(1))
