@@ -4,12 +4,16 @@ A copy takes what its source holds when it runs, not when it was queued; memory 
 independently of one another. So a buffer that is reused too early, or a missing wait between streams, gives wrong
 tokens here, where on a GPU it would do so once a week. With `eager_side` the side stream is the fast one instead: it
 runs what it is given at once.
+
+Memory goes back to the stream it came from when the host lets go of it, whatever another stream still does there: so a
+stream that touches another's memory has to say so (`uses`), and it is an error here if it does not.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -33,6 +37,7 @@ class FakeDevice:
         self.captured: list[Work] = []
         self.capturing = False
         self.pinned_bytes = 0
+        self.given: dict[int, Given] = {}  # by address; kept, so that no address comes twice
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         tensor = torch.empty(tuple(shape), dtype=dtype)
@@ -51,6 +56,12 @@ class FakeDevice:
         return work
 
 
+@dataclass
+class Given:
+    memory: torch.Tensor
+    streams: list[FakeStream]  # the one it came from, and those that use it
+
+
 class FakeStream:
     def __init__(self, device: FakeDevice, *, eager: bool = False) -> None:
         self.device = device
@@ -60,19 +71,31 @@ class FakeStream:
 
     def run(self, work: Work) -> None:
         assert not self.device.capturing, "a graph cannot hold work that is queued while it is captured"
+        for cell in getattr(work, "__closure__", None) or ():
+            if isinstance(cell.cell_contents, torch.Tensor):
+                self._check(cell.cell_contents)
         self._queue.append(work)
         if self._eager:
             self.synchronize()
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         assert target.shape == source.shape
+        self._check(target)
+        self._check(source)
         self.run(lambda: target.copy_(source))
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         garbage = float("nan") if dtype.is_floating_point else True if dtype == torch.bool else torch.iinfo(dtype).max
-        return torch.full(tuple(shape), garbage, dtype=dtype)
+        memory = torch.full(tuple(shape), garbage, dtype=dtype)
+        self.device.given[memory.untyped_storage().data_ptr()] = Given(memory, [self])
+        return memory
 
-    def uses(self, tensor: torch.Tensor) -> None: ...  # closures keep it
+    def uses(self, tensor: torch.Tensor) -> None:
+        self.device.given[tensor.untyped_storage().data_ptr()].streams.append(self)
+
+    def _check(self, tensor: torch.Tensor) -> None:
+        given = self.device.given.get(tensor.untyped_storage().data_ptr())
+        assert given is None or self in given.streams, "another stream's memory, which may be somebody else's by then"
 
     def event(self, *, timed: bool = False) -> FakeEvent:
         return FakeEvent(self)
