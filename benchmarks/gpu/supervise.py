@@ -59,11 +59,11 @@ def supervise(
             if left_s() < LEAST_S:
                 entry.update(status="skipped", reason=f"the budget of {budget_s:g} s was spent")
             else:
-                tell(f"{stage.name}: {stage.title}")
                 worker = worker or _Worker(setting)
                 report["machine"] = worker.machine
                 if "gpu_error" in worker.machine and stage is stages[0]:
                     raise NoDevice(worker.machine["gpu_error"])
+                tell(f"{stage.name}: {stage.title}")
                 rows_of = {name: one["rows"] for name, one in report["stages"].items()}
                 limit_s = min(stage.limit_s, left_s() - GRACE_S)
                 if not worker.run(stage, rows_of, limit_s, entry, lambda: write(out, report)):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks.gpu import supervise as supervising
 from benchmarks.gpu.decode import timings
@@ -181,6 +182,16 @@ def test_an_unknown_stage_is_refused(tmp_path: Path) -> None:
     done = start("--stages", "decode,nothing", "--out", tmp_path / "out.json")
     assert done.returncode == 2
     assert "--stages: no such stage: nothing; there are kernels, graphs" in done.stderr
+
+
+@pytest.mark.slow  # torch is loaded
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_one_line_says_so(tmp_path: Path) -> None:
+    done = start("--out", tmp_path / "out.json")
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: --device cuda: ")
+    assert line.endswith("; --device cpu --quick tries the script itself")
 
 
 @pytest.mark.slow

@@ -37,6 +37,13 @@ def test_help_has_every_name_whole_in_80_columns(
     assert {name.partition("/")[0] for names in flags for name in names if name.startswith("--")} <= words
 
 
+def test_a_checkout_runs_without_being_installed(tmp_path: Path) -> None:
+    root = str(Path(__file__).parents[2])
+    run = [sys.executable, "-m", "cbbench", "--version"]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, cwd=tmp_path, env={"PYTHONPATH": root})
+    assert (done.returncode, done.stdout.split()[0], done.stderr) == (0, "cbbench", "")
+
+
 def test_import_is_light() -> None:
     assert loaded_by("import sys, cbbench;") == []
 
