@@ -95,7 +95,7 @@ class TorchExecutor:
         of_samples: IntArray | slice = slice(None)
         bucket_padding = 0
         with self._staging.step() as send:
-            self._host.carry_out(plan, send)
+            self._host.carry_out(plan, send.now)
             if self._graphs is not None and packed is not None:
                 tokens, of_samples = self._graphs.launch(packed, send), batch.sampled
                 bucket_padding = packed.size - packed.rows
@@ -130,6 +130,7 @@ class TorchExecutor:
         out = main.empty((len(batch.sampled),), torch.int64)
         if len(batch.sampled):
             sampled, seats, sampling = send(batch.sampled), send(batch.seats), send(batch.sampling)
+        send.go()
         feeds_sampled = self._device.overlaps and batch.feeds_sampled
 
         def compute() -> None:

@@ -4,12 +4,16 @@
     bucket of 4          r r r p                          p: padding row
 
 A padding row has length 0, so it attends to nothing; its KV goes to the dummy block, its token to a seat that is
-nobody's. Everything a graph reads or writes stays where it was when the graph was captured: the columns of a step are
-copied into `inputs` and `tables` before each replay, behind the replay before it.
+nobody's. Everything a graph reads or writes stays where it was when the graph was captured: the columns of a step
+arrive before each replay and behind the one before it, in one copy.
+
+    arrived    | inputs | tables, only as wide as this step needs |
+                             └─► tables, as wide as any
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +21,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engines.base import EngineError
 from engines.reference import sampling
@@ -26,7 +31,6 @@ from engines.reference.kernels import Kernels
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.llama import Llama, Tokens
 from engines.reference.staging import Send
-from engines.scheduling.plan import IntArray, Tables
 
 IDS, POSITIONS, SLOTS, LENGTHS, SEATS, SAMPLING = range(6)  # rows of `inputs`; the last and those behind it
 
@@ -57,8 +61,8 @@ def bucket_sizes(max_num_seqs: int) -> tuple[int, ...]:
 class Packed:
     rows: int
     size: int  # of the bucket
-    inputs: IntArray
-    tables: Tables  # [rows, blocks that are reached]
+    columns: NDArray[np.uint8]  # what arrives
+    width: int  # blocks of a row that are reached
 
 
 class DecodeGraphs:
@@ -80,9 +84,12 @@ class DecodeGraphs:
         self._rows = self._sizes[-1]
         pitch = -(-self._rows // 2) * 2  # every column is aligned to 16 bytes, as Triton likes it
         on = pool.layers.device
-        self._inputs = torch.zeros(SAMPLING + sampling.COLUMNS, pitch, dtype=torch.int64, device=on)
-        self._inputs[SEATS] = len(last_token) - 1
         self._tables = torch.zeros(self._rows, -(-max_blocks // 16) * 16, dtype=torch.int32, device=on)
+        shape = (SAMPLING + sampling.COLUMNS, pitch)
+        self._inputs_bytes = math.prod(shape) * torch.int64.itemsize
+        self._arrived = torch.zeros(self._inputs_bytes + self._tables.nbytes, dtype=torch.uint8, device=on)
+        self._inputs = self._arrived[: self._inputs_bytes].view(torch.int64).view(shape)
+        self._inputs[SEATS] = len(last_token) - 1
         self.tokens = torch.zeros(self._rows, dtype=torch.int64, device=on)
         lengths = self._inputs[LENGTHS, : self._rows]
         self._attention = kernels.static_decode(self._tables, lengths, pool, llama.config.heads)
@@ -94,7 +101,9 @@ class DecodeGraphs:
         rows = len(batch.ids)
         if not batch.all_single or rows > self._rows:
             return None
-        inputs = np.zeros(tuple(self._inputs.shape), dtype=np.int64)
+        tables = reached(batch.tables, batch.lengths, self._pool.block_size)
+        columns = np.zeros(self._inputs_bytes + tables.nbytes, dtype=np.uint8)
+        inputs = columns[: self._inputs_bytes].view(np.int64).reshape(self._inputs.shape)
         inputs[SEATS] = len(self._last_token) - 1
         inputs[IDS, :rows] = batch.ids
         inputs[POSITIONS, :rows] = batch.positions
@@ -102,16 +111,15 @@ class DecodeGraphs:
         inputs[LENGTHS, :rows] = batch.lengths
         inputs[SEATS, batch.sampled] = batch.seats
         inputs[SAMPLING:, batch.sampled] = batch.sampling
-        size = self._sizes[bisect_left(self._sizes, rows)]
-        return Packed(rows, size, inputs, reached(batch.tables, batch.lengths, self._pool.block_size))
+        columns[self._inputs_bytes :].view(np.int32).reshape(tables.shape)[:] = tables
+        return Packed(rows, self._sizes[bisect_left(self._sizes, rows)], columns, tables.shape[1])
 
     def launch(self, packed: Packed, send: Send) -> torch.Tensor:
         """Queue the step. Returns its rows' tokens, on the device; they are there until the next launch runs."""
-        rows, main = packed.rows, self._device.main
-        send(packed.inputs, self._inputs)
-        tables = send(packed.tables)
-        width = min(tables.shape[1], self._tables.shape[1])
-        main.run(lambda: self._tables[:rows, :width].copy_(tables[:, :width]))
+        rows, width, main = packed.rows, packed.width, self._device.main
+        arrived = send.now(packed.columns, self._arrived[: len(packed.columns)])
+        tables = arrived[self._inputs_bytes :].view(torch.int32).view(rows, width)
+        main.run(lambda: self._tables[:rows, :width].copy_(tables))
         main.run(self._graphs[packed.size])
         return self.tokens[:rows]
 

@@ -4,8 +4,10 @@
     buffer   0          1          0                                       │
              write ► copy ► event  ────────────────────────────────────────┘
 
-A copy out of pinned memory does not wait, so the host may come round to a buffer that the device has not read yet: the
-event behind the last copy out of a buffer says when it may be written again.
+A buffer has its like on the device, and all columns of a step cross in one copy: each costs the host and the device
+some us, however little it carries. A copy out of pinned memory does not wait, so the host may come round to a buffer
+that the device has not read yet: the event behind the last copy out of a buffer says when it may be written again. What
+is on the device needs no event: it is written where it is read, in `main`.
 """
 
 from __future__ import annotations
@@ -25,10 +27,18 @@ FIRST_BYTES = 1 << 20  # a buffer grows to what a step needs
 
 
 class Send(Protocol):
-    """An `Upload` that can also be told where."""
+    """The columns of one step."""
 
-    def __call__(self, array: NDArray[Any], into: torch.Tensor | None = None) -> torch.Tensor:
-        """A copy of the array on the device, for what is queued from now on; `into`: where, if that is to be chosen."""
+    def __call__(self, array: NDArray[Any]) -> torch.Tensor:
+        """Where a copy of the array is, on the device, for what is queued behind `go` and before the step's end."""
+        ...
+
+    def go(self) -> None:
+        """Queue the copies of what was given since the last time."""
+        ...
+
+    def now(self, array: NDArray[Any], into: torch.Tensor | None = None) -> torch.Tensor:
+        """An array by itself, for what is queued from now on; `into`: where, if that is to be chosen."""
         ...
 
 
@@ -36,58 +46,93 @@ class Staging:
     """`with staging.step() as send:` around all uploads of a step."""
 
     def __init__(self, device: Device, buffers: int) -> None:
-        self._device = device
         self._buffers = [_Buffer(device) for _ in range(buffers if device.overlaps else 0)]
         self._steps = 0
 
     @contextmanager
     def step(self) -> Iterator[Send]:
         if not self._buffers:
-            yield _at_once
+            yield _AT_ONCE
             return
         buffer = self._buffers[self._steps % len(self._buffers)]
         self._steps += 1
         buffer.begin()
         try:
-            yield buffer.send
+            yield buffer
         finally:
             buffer.end()
 
 
-def _at_once(array: NDArray[Any], into: torch.Tensor | None = None) -> torch.Tensor:
+class _AtOnce:
     """Host and device are the same memory."""
-    tensor = torch.from_numpy(array)
-    return tensor if into is None else into.copy_(tensor)
+
+    def __call__(self, array: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array)
+
+    def go(self) -> None: ...
+
+    def now(self, array: NDArray[Any], into: torch.Tensor | None = None) -> torch.Tensor:
+        return self(array) if into is None else into.copy_(self(array))
+
+
+_AT_ONCE = _AtOnce()
 
 
 class _Buffer:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._read: Event = device.main.event()  # behind the last copy out of it
-        self._memory = device.pinned((FIRST_BYTES,), torch.uint8)
-        self._used = 0
+        self._allocate(FIRST_BYTES)
 
     def begin(self) -> None:
         self._read.wait()
-        self._used = 0
-
-    def send(self, array: NDArray[Any], into: torch.Tensor | None = None) -> torch.Tensor:
-        if self._used + array.nbytes > len(self._memory):
-            self._grow(array.nbytes)
-        start, end = self._used, self._used + array.nbytes
-        self._used = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
-        source = self._memory[start:end].view(dtype).view(array.shape)
-        np.copyto(source.numpy(), array)
-        target = self._device.main.empty(array.shape, dtype) if into is None else into
-        self._device.main.copy(target, source)
-        return target
+        self._used = self._gone = 0
 
     def end(self) -> None:
         self._read.record()
 
+    def __call__(self, array: NDArray[Any]) -> torch.Tensor:
+        part = self._place(array)
+        return _like(array, self._on_device[part])
+
+    def go(self) -> None:
+        if self._gone < self._used:
+            part = slice(self._gone, self._used)
+            self._device.main.copy(self._on_device[part], self._pinned[part])
+            self._gone = self._used
+
+    def now(self, array: NDArray[Any], into: torch.Tensor | None = None) -> torch.Tensor:
+        if into is None:
+            into = self(array)
+            self.go()
+            return into
+        self.go()
+        part = self._place(array)
+        self._gone = self._used
+        self._device.main.copy(into, _like(array, self._pinned[part]))
+        return into
+
+    def _place(self, array: NDArray[Any]) -> slice:
+        """Write the array into pinned memory. Where it is there, in bytes, and will be on the device."""
+        if self._used + array.nbytes > len(self._pinned):
+            self._grow(array.nbytes)
+        part = slice(self._used, self._used + array.nbytes)
+        self._used = -(-part.stop // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        np.copyto(_like(array, self._pinned[part]).numpy(), array)
+        return part
+
     def _grow(self, needed_bytes: int) -> None:
         """Rare, and then the last time: what is still to be copied out of the old memory is waited for."""
+        self.go()
         self.end()
         self.begin()
-        self._memory = self._device.pinned((2 * max(needed_bytes, len(self._memory)),), torch.uint8)
+        self._allocate(2 * max(needed_bytes, len(self._pinned)))
+
+    def _allocate(self, size: int) -> None:
+        self._pinned = self._device.pinned((size,), torch.uint8)
+        self._on_device = self._device.main.empty((size,), torch.uint8)
+
+
+def _like(array: NDArray[Any], memory: torch.Tensor) -> torch.Tensor:
+    """Bytes as a tensor of the array's type and shape."""
+    return memory.view(torch.from_numpy(np.empty(0, array.dtype)).dtype).view(array.shape)

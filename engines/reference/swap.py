@@ -43,7 +43,8 @@ class HostPool:
         return self._pieces[host // self._per_piece][host % self._per_piece]
 
     def carry_out(self, plan: StepPlan, upload: Upload) -> None:
-        """Queue the plan's moves: out, then in. Call before anything of the step is queued."""
+        """Queue the plan's moves: out, then in. Call before anything of the step is queued. upload: an array's copy on
+        the device, there before what is queued next."""
         if len(plan.swap_out):
             self._move_out(plan.swap_out, upload)
         if len(plan.swap_in):

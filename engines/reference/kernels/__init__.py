@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from engines.reference.model.linear import Linear
 
 Attend = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (q, one layer of the pool) -> like q
-Upload = Callable[[NDArray[Any]], torch.Tensor]  # an array's copy on the device, there before what is queued next
+Upload = Callable[[NDArray[Any]], torch.Tensor]  # an array's copy on the device, there when attention runs
 PrepareAttention = Callable[[Tables, IntArray, IntArray, torch.Tensor, Upload], Attend]
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,8 +73,9 @@ class FakeStream:
     def run(self, work: Work) -> None:
         assert not self.device.capturing, "a graph cannot hold work that is queued while it is captured"
         for cell in getattr(work, "__closure__", None) or ():
-            if isinstance(cell.cell_contents, torch.Tensor):
-                self._check(cell.cell_contents)
+            with suppress(ValueError):  # a variable that was never set
+                if isinstance(cell.cell_contents, torch.Tensor):
+                    self._check(cell.cell_contents)
         self._queue.append(work)
         if self._eager:
             self.synchronize()

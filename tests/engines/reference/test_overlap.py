@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from engines.reference.model.weights import load_model
 from engines.reference.staging import Staging
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import Request, Sampling
-from tests.engines.reference.fake_device import FakeDevice, OracleKernels
+from tests.engines.reference.fake_device import FakeDevice, FakeStream, OracleKernels
 from tests.engines.reference.stepping import Dead, Row, Tables, drive, outputs_of, pool_for, request, serve, step_plan
 
 CANARY = 7.0
@@ -108,17 +109,35 @@ def test_a_ring_of_any_length_gives_the_same_tokens(llama: Llama, expected: list
 def test_a_buffer_is_not_written_before_the_copies_out_of_it_have_run() -> None:
     device = FakeDevice(VirtualClock())
     staging = Staging(device, 2)
-    sent = []
+    read: list[list[torch.Tensor]] = []
     for step in range(5):
         with staging.step() as send:
-            sent.append([send(np.full(n, 10 * step + n)) for n in (1, 3, 200_000)])  # the last does not fit at first
-            sent[-1].append(send(np.array([step % 2 == 0])))
+            sent = [send(np.full(n, 10 * step + n)) for n in (1, 3)]
+            sent.append(send.now(np.array([step % 2 == 0])))
+            sent.append(send(np.full(200_000, 10 * step)))  # does not fit at first
+            sent.append(send.now(np.full(2, step), torch.zeros(2, dtype=torch.int64)))
+            sent.append(send(np.full(4, -step)))
+            send.go()
+        device.main.run(partial(lambda sent: read.append([one.clone() for one in sent]), sent))
     device.main.synchronize()
-    for step, (one, three, many, flag) in enumerate(sent):
-        assert (one == 10 * step + 1).all()
-        assert (three == 10 * step + 3).all()
-        assert (many == 10 * step + 200_000).all()
+    for step, (one, three, flag, many, into, last) in enumerate(read):
+        assert one.tolist() == [10 * step + 1]
+        assert three.tolist() == [10 * step + 3] * 3
         assert flag.tolist() == [step % 2 == 0]
+        assert (many == 10 * step).all()
+        assert into.tolist() == [step] * 2
+        assert last.tolist() == [-step] * 4
+
+
+def test_all_columns_of_a_step_cross_in_one_copy(llama: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in, and one out: the tokens. A copy costs some us whatever it carries."""
+    device = FakeDevice(VirtualClock())
+    executor = executor_on(device, llama, config())
+    copies: list[torch.Size] = []
+    copy = FakeStream.copy
+    monkeypatch.setattr(FakeStream, "copy", lambda self, to, of: (copies.append(to.shape), copy(self, to, of))[1])
+    run = drive(executor, config(), requests(), depth=1)
+    assert len(copies) == 2 * len(run.plans)
 
 
 def test_padding_rows_touch_no_live_block(llama: Llama) -> None:

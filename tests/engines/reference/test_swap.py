@@ -48,7 +48,7 @@ def test_a_block_is_reused_only_behind_its_copy(eager_side: bool) -> None:
 
     def step(out: list[tuple[int, int]], back: list[tuple[int, int]], written: list[int]) -> None:
         with staging.step() as send:
-            host.carry_out(_moves(out, back), send)
+            host.carry_out(_moves(out, back), send.now)
         device.main.run(lambda: pool.layers.index_fill_(1, torch.tensor(written, dtype=torch.int64), float("nan")))
 
     step([(2, 1), (5, 0)], [], written=[2, 5])
