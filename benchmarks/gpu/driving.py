@@ -105,7 +105,7 @@ def decode(
     clock = WallClock()
     # At most `most` tokens: the last one sampled is never fed back.
     most = context + steps + 1
-    kernels = choose_kernels("auto", llama.config, llama.device, rows)
+    kernels = choose_kernels("auto", llama.config, llama.dtype, llama.device, rows)
     graph_sizes = graph_sizes if kernels.captures else ()
     executor = TorchExecutor(
         llama,

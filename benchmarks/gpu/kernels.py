@@ -51,7 +51,7 @@ class Bench:
 
     @property
     def kernels(self) -> Kernels:
-        return choose_kernels("auto", self.config, self.device, ROWS)
+        return choose_kernels("auto", self.config, self.dtype, self.device, ROWS)
 
     def random(self, *shape: int, seed: int = 0) -> torch.Tensor:
         """On the device, of this type."""

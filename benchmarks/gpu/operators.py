@@ -42,7 +42,7 @@ def run(task: Task) -> Iterator[Row]:
             yield cell, {"skipped": "no time left for it"}
         else:
             driving.release(llama.device)
-            kernels = choose_kernels("auto", llama.config, llama.device, rows)
+            kernels = choose_kernels("auto", llama.config, llama.dtype, llama.device, rows)
             step = DecodeStep(llama, pool, kernels, rows=rows, context=middle)
             floors_us = _floors_us(task, llama.config, rows, middle + 1, llama.dtype.itemsize)
             engine_ms = task.number("decode", f"{setting.large} {cell}", "step_ms")

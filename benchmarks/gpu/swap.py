@@ -77,7 +77,11 @@ def _compared(model: LoadedModel, tokens: int) -> dict[str, Any]:
         return torch.from_numpy(array).to(llama.device)
 
     executor = TorchExecutor(
-        llama, pool, max_num_seqs=1, clock=clock, kernels=choose_kernels("auto", llama.config, llama.device, 1)
+        llama,
+        pool,
+        max_num_seqs=1,
+        clock=clock,
+        kernels=choose_kernels("auto", llama.config, llama.dtype, llama.device, 1),
     )
     again = _plan(tokens, blocks)
 

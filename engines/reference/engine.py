@@ -48,7 +48,7 @@ def default_kv_blocks(
     if llama.device.type == "cuda":
         budget = measure_gpu(
             llama,
-            choose_kernels(attention, llama.config, llama.device, max_num_seqs),
+            choose_kernels(attention, llama.config, llama.dtype, llama.device, max_num_seqs),
             block_size=block_size,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
@@ -102,7 +102,7 @@ class ReferenceEngine:
             host_bytes = free_bytes(torch.device("cpu"))
             _require_memory("--swap-blocks", config.swap_blocks, block_bytes, host_bytes, "are free on the host")
         self._pool = KVPool(llama.config, config.kv_blocks, config.block_size, dtype=llama.dtype, device=llama.device)
-        self._kernels = choose_kernels(attention, llama.config, llama.device, config.max_num_seqs)
+        self._kernels = choose_kernels(attention, llama.config, llama.dtype, llama.device, config.max_num_seqs)
         graph_sizes, self._graphs = choose_sizes(cuda_graphs, self._kernels, llama.device, config.max_num_seqs)
         self._executor = TorchExecutor(
             llama,

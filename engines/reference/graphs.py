@@ -42,7 +42,7 @@ def choose_sizes(
     if device.type != "cuda":
         reason = f"they are a GPU's, and --device is {device.type}"
     elif not kernels.captures:
-        reason = "the torch kernels look at each step on the host; --attention triton does not"
+        reason = f"{kernels.name.split()[0].rstrip(':')} plans each step on the host; --attention triton does not"
     else:
         sizes = bucket_sizes(max_num_seqs)
         return ((), "off: asked for") if asked is False else (sizes, f"on, for up to {max_num_seqs} rows")

@@ -1,4 +1,4 @@
-"""Which kernels a runtime uses: --attention auto | torch | triton."""
+"""Which kernels a runtime uses: --attention auto | torch | triton | flashinfer."""
 
 from __future__ import annotations
 
@@ -11,16 +11,26 @@ from engines.reference.kernels import Kernels
 from engines.reference.kernels.torch_kernels import TorchKernels
 from engines.reference.model.config import ModelConfig
 
+INSTALLED_BY = {"flashinfer": "cbbench[flashinfer]", "triton": "cbbench[gpu]"}
 
-def choose_kernels(name: str, config: ModelConfig, device: torch.device, max_num_seqs: int) -> Kernels:
+
+def choose_kernels(
+    name: str, config: ModelConfig, dtype: torch.dtype, device: torch.device, max_num_seqs: int
+) -> Kernels:
     """auto: Triton on a GPU where it is installed, else torch. EngineError."""
-    on_gpu, has_triton = device.type == "cuda", find_spec("triton") is not None
-    if name == "torch" or (name == "auto" and not (on_gpu and has_triton)):
+    on_gpu = device.type == "cuda"
+    if name == "torch" or (name == "auto" and not (on_gpu and find_spec("triton"))):
         return TorchKernels()
     if not on_gpu:
-        raise EngineError(f"--attention triton: its kernels run on a GPU, and --device is {device.type}")
-    if not has_triton:
-        raise EngineError("--attention triton: triton is not installed: pip install 'cbbench[gpu]'")
+        raise EngineError(f"--attention {name}: its kernels run on a GPU, and --device is {device.type}")
+    for package in ("flashinfer", "triton") if name == "flashinfer" else ("triton",):
+        if find_spec(package) is None:
+            raise EngineError(f"--attention {name}: {package} is not installed: pip install '{INSTALLED_BY[package]}'")
+    if name == "flashinfer":
+        from engines.reference.kernels import flashinfer_kernels
+
+        flashinfer_kernels.require_shape(config, dtype)
+        return flashinfer_kernels.FlashInferKernels(config, device, max_num_seqs, flashinfer_kernels.load())
     from engines.reference.kernels import triton_attention, triton_kernels
 
     triton_attention.require_shape(config.heads, config.kv_heads, config.head_dim)
