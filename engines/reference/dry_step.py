@@ -39,8 +39,13 @@ def largest_step(max_num_seqs: int, max_num_batched_tokens: int, max_model_len: 
     return counts
 
 
-def warm_up_steps(max_num_seqs: int, prompt_tokens: int) -> list[list[int]]:
+def warm_up_steps(max_num_seqs: int, prompt_tokens: int, *, every_size: bool = False) -> list[list[int]]:
     """Tokens per row of steps after which no other step meets anything for the first time: a prompt, a prompt beside a
-    decode, decodes in every seat, one decode."""
+    decode, decodes in every seat, one decode.
+
+    every_size: prompts of any length too. A GPU's library has matrix products of its own for each size, and loads one
+    when it is first asked for.
+    """
+    sizes = [1 << bit for bit in range(4, (prompt_tokens - 1).bit_length())] if every_size else []
     mixed = [[1, prompt_tokens - 1]] if prompt_tokens > 2 and max_num_seqs > 1 else []
-    return [[prompt_tokens], *mixed, [1] * max_num_seqs, [1]]
+    return [[prompt_tokens], *([size] for size in sizes), *mixed, [1] * max_num_seqs, [1]]

@@ -146,7 +146,7 @@ class ReferenceEngine:
     def warm_up(self) -> None:
         """A few throwaway steps, so that what happens once (compiled kernels, first touch of memory) is in no TTFT."""
         prompt = min(self._config.max_num_batched_tokens, self._config.max_model_len)
-        for counts in warm_up_steps(self._config.max_num_seqs, prompt):
+        for counts in warm_up_steps(self._config.max_num_seqs, prompt, every_size=self._model.device == "cuda"):
             for _ in range(WARM_UP_STEPS):
                 self._executor.submit(dry_step(counts))
                 self._executor.collect()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engines.base import EngineError
-from engines.reference.dry_step import dry_step, largest_step
+from engines.reference.dry_step import dry_step, largest_step, warm_up_steps
 from engines.reference.kv_pool import free_bytes
 from engines.reference.memory import Budget
 from engines.reference.model.weights import load_model
@@ -59,6 +59,13 @@ def test_the_largest_step_spends_the_budget_on_every_seat(
     seats: int, budget: int, context: int, counts: list[int]
 ) -> None:
     assert largest_step(seats, budget, context) == counts
+
+
+def test_a_gpu_meets_prompts_of_every_size_before_the_clock_runs() -> None:
+    usual = [[100], [1, 99], [1, 1, 1], [1]]
+    assert warm_up_steps(3, 100) == usual
+    assert warm_up_steps(3, 100, every_size=True) == [[100], [16], [32], [64], *usual[1:]]
+    assert warm_up_steps(1, 2, every_size=True) == [[2], [1], [1]]
 
 
 def test_a_dry_step_writes_to_the_dummy_block_alone() -> None:
