@@ -29,6 +29,8 @@ STAGES = (
     Stage("ceilings", "bandwidth and matrix products of this device", 20, "benchmarks.gpu.ceilings:run"),
     Stage("decode", "decode steps against the floor", 60, "benchmarks.gpu.decode:run"),
     Stage("operators", "where the time of a decode step goes", 30, "benchmarks.gpu.operators:run"),
+    Stage("products", "a step's matrix products, and other ways to ask for them", 20, "benchmarks.gpu.products:run"),
+    Stage("tuning", "the Triton kernels with other splits, tiles, stages and warps", 45, "benchmarks.gpu.tuning:run"),
     Stage("runs", "cbbench run, static and continuous; cbbench sweep", 80, "benchmarks.gpu.runs:run"),
     Stage("peer", "transformers' continuous batching on the same requests", 90, "benchmarks.gpu.peer:run"),
     Stage("swap", "moving KV to the host and back against computing it again", 25, "benchmarks.gpu.swap:run"),

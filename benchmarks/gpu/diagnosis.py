@@ -1,9 +1,13 @@
-"""What a check found of where the time goes, for a person: steps taken apart, and the part that loses most."""
+"""What a check found of where the time goes and what would make it less, for a person: steps taken apart with the
+parts that lose most, and other ways of doing the same that were faster.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+
+from benchmarks.gpu.choice import SHIPPED
 
 WORST = 3  # parts of a step that the table shows
 
@@ -48,3 +52,41 @@ def operators_table(rows: Rows) -> Iterator[str]:
             floor = "" if one["over_floor"] is None else f", {one['over_floor']:.2f} times its floor"
             lost = "" if one["lost_us"] is None else f"; loses {one['lost_us']:,.0f} µs a step"
             yield f"  {name:10} {one['count']:3d} x {one['us']:8.1f} µs{floor}{lost}"
+
+
+def products_headline(rows: Rows) -> str:
+    """Of the product that is furthest from its floor."""
+    known = {name: one for name, one in rows.items() if one.get("over_floor")}
+    if not known:
+        return f"{len(rows)} products"
+    name, worst = max(known.items(), key=lambda item: item[1]["over_floor"])
+    return f"{name}: {worst['over_floor']:.2f} times its floor; {_better(rows)}"
+
+
+def tuning_headline(rows: Rows) -> str:
+    overall = rows.get("decode attention")
+    if overall is None or not overall["cells"]:
+        return _better(rows)
+    if overall["best"] == SHIPPED:
+        return f"decode attention: the shipped setting; {_better(rows)}"
+    return f"decode attention: {overall['gain']:.1%} faster with {overall['best']}"
+
+
+def _better(rows: Rows) -> str:
+    gains = [one["gain"] for one in rows.values() if "us" in one]
+    return f"{sum(gain > 0 for gain in gains)} of {len(gains)} would be faster another way"
+
+
+def ways_table(rows: Rows) -> Iterator[str]:
+    """What another way would gain, the most first; what was wrong or did not run, and of how many nothing is known."""
+    gains = {name: one for name, one in rows.items() if one.get("gain") and "us" in one}
+    for name, one in sorted(gains.items(), key=lambda item: -item[1]["gain"]):
+        change = f"{one['us']:.1f} to {one['best_us']:.1f} µs"
+        yield f"faster        {name}, {one['best']}: {change}, {one['gain']:.1%} (noise {one['noise']:.1%})"
+    for name, one in rows.items():
+        for way, error in one.get("wrong", {}).items():
+            yield f"wrong way     {name}, {way}: {'no number' if error is None else f'off by {error:.2g}'}"
+        for way, problem in one.get("failed", {}).items():
+            yield f"failed way    {name}, {way}: {problem}"
+        if one.get("not_tried"):
+            yield f"not tried     {name}: {one['not_tried']} ways, its time was over"

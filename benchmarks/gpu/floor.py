@@ -34,6 +34,18 @@ class Operator:
     flops: int  # a multiplication and an addition are two; each
 
 
+def products(shape: Shape) -> dict[str, tuple[int, int]]:
+    """Operator -> (inner, outer): x[rows, inner] times a weight of [outer, inner]"""
+    q_width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    return {
+        "qkv": (shape.d_model, q_width + 2 * kv_width),
+        "o": (q_width, shape.d_model),
+        "gate_up": (shape.d_model, 2 * shape.ffn),
+        "down": (shape.ffn, shape.d_model),
+        "head": (shape.d_model, shape.vocab),
+    }
+
+
 def decode_operators(shape: Shape, *, rows: int, context: int, item_bytes: int) -> list[Operator]:
     """A step in which `rows` requests attend to `context` positions each, the new one included.
 
@@ -41,12 +53,14 @@ def decode_operators(shape: Shape, *, rows: int, context: int, item_bytes: int) 
     """
     q_width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
 
-    def product(name: str, inner: int, outer: int, count: int = shape.layers) -> Operator:
+    def product(name: str) -> Operator:
+        inner, outer = products(shape)[name]
+        count = 1 if name == "head" else shape.layers
         return Operator(name, count, inner * outer * item_bytes, 2 * rows * inner * outer)
 
     return [
         Operator("embedding", 1, rows * shape.d_model * item_bytes, 0),
-        product("qkv", shape.d_model, q_width + 2 * kv_width),
+        product("qkv"),
         # K and V of the context are read, and the new position is written; QK and PV are two products each.
         Operator(
             "attention",
@@ -54,10 +68,10 @@ def decode_operators(shape: Shape, *, rows: int, context: int, item_bytes: int) 
             rows * (context + 1) * 2 * kv_width * item_bytes,
             rows * context * 4 * q_width,
         ),
-        product("o", q_width, shape.d_model),
-        product("gate_up", shape.d_model, 2 * shape.ffn),
-        product("down", shape.ffn, shape.d_model),
-        product("head", shape.d_model, shape.vocab, count=1),
+        product("o"),
+        product("gate_up"),
+        product("down"),
+        product("head"),
     ]
 
 

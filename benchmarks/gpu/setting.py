@@ -50,6 +50,14 @@ class Setting:
         return self.decode_cells if self.quick else ((64, 4096), (256, 512), (256, 2048), (1, 512))
 
     @property
+    def tuning_cells(self) -> tuple[tuple[int, int], ...]:
+        return ((2, 20),) if self.quick else ((64, 4096), (256, 512), (256, 2048))
+
+    @property
+    def product_rows(self) -> tuple[int, ...]:
+        return (1, 4) if self.quick else (64, 256, 8, 1)
+
+    @property
     def decode_steps(self) -> int:
         return 6 if self.quick else 40
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.gpu.diagnosis import operators_headline, operators_table
+from benchmarks.gpu.diagnosis import (
+    operators_headline,
+    operators_table,
+    products_headline,
+    tuning_headline,
+    ways_table,
+)
 
 DECODE_OVER_FLOOR = 1.15
 BUSY_SHARE = 0.97
 OVER_PEER = 3.0
 GAP_US = 100.0
 TARGET_BATCHES = (64, 256)
+DIAGNOSES = {"operators": operators_headline, "products": products_headline, "tuning": tuning_headline}
 
 
 def targets(report: dict[str, Any], large: str) -> list[dict[str, Any]]:
@@ -83,7 +90,9 @@ def table(report: dict[str, Any]) -> str:
             lines.append(
                 f"{row:28}{one['step_ms']:9.3f}{floor:>10}{ratio:>8}{one['gap_us']:8.0f}{one['device_busy']:6.1%}"
             )
-    lines += operators_table(report["stages"].get("operators", {}).get("rows", {}))
+    lines += operators_table(_rows(report, "operators"))
+    if ways := [*ways_table(_rows(report, "products")), *ways_table(_rows(report, "tuning"))]:
+        lines += ["", *ways]
     lines += [
         "",
         *(
@@ -101,6 +110,11 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join(lines + [f"skipped       {line}" for line in skipped])
 
 
+def _rows(report: dict[str, Any], stage: str) -> dict[str, dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = report["stages"].get(stage, {}).get("rows", {})
+    return rows
+
+
 def _wrong(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, stage in report["stages"].items():
         yield from ((name, row) for row, numbers in stage["rows"].items() if numbers.get("ok") is False)
@@ -112,8 +126,8 @@ def _headline(stage: str, rows: dict[str, dict[str, Any]]) -> str:
     if stage == "ceilings":
         bandwidth, matmul = (rows[name]["per_s"] for name in ("bandwidth", "matmul"))
         return f"{bandwidth / 1e12:.3g} TB/s, {matmul / 1e12:.3g} TFLOP/s"
-    if stage == "operators":
-        return operators_headline(rows)
+    if stage in DIAGNOSES:
+        return DIAGNOSES[stage](rows)
     if stage == "runs":
         rates = {row.split()[1]: one.get("output_token_per_s") for row, one in rows.items() if row.startswith("run ")}
         return ", ".join(f"{mode} {rate:,.0f} tok/s" for mode, rate in rates.items() if rate)
