@@ -81,6 +81,7 @@ class ClientReport(msgspec.Struct, frozen=True):
     workers: int
     scrape: ScrapeReport | None = None  # None: not asked for
     core_wait_s: float | None = None  # ready to run, but other work on the machine had the cores; beside cpu_s
+    prompt_guessed_share: float | None = None  # of the completed requests: nobody has counted their prompts' tokens
 
 
 # As far as a column of 64 bits holds them; a line beyond that was not written by us.

@@ -54,6 +54,11 @@ def client_notes(client: ClientReport) -> tuple[str, ...]:
             f"{client.prompt_mismatch_share:.1%} of the prompts had another length than planned, "
             f"{client.prompt_tokens_over_mean or 0:+.1f} tokens on average"
         )
+    if client.prompt_guessed_share:
+        notes.append(
+            f"the server did not count {client.prompt_guessed_share:.0%} of the prompts: their lengths, and total "
+            "tokens/s, are guesses of a token for 4 bytes"
+        )
     if client.short_answer_share:
         notes.append(f"{client.short_answer_share:.1%} of the answers were shorter than asked: the server stops early")
     if client.core_wait_s is not None and client.core_wait_s > max(client.cpu_s, NOTED_CORE_WAIT_S):

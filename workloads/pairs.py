@@ -13,6 +13,7 @@ from workloads.plan import IntColumn
 from workloads.quantiles import RawDraws, cell_of
 
 _LENGTHS_STREAM = 1  # see stream()
+_ORDER_STREAM = 4
 _MIN_FITTING = 0.01  # share of the drawn pairs that must fit the context
 _TRIAL = 65_536  # pairs drawn before that share is judged
 
@@ -51,13 +52,17 @@ class JointGrid:
 
 @dataclass(frozen=True, eq=False)
 class Listed:
-    """Rows that are taken as they are, in order, from the top again when more are asked for. Never altered."""
+    """Rows that are taken as they are, in order, from the top again when more are asked for. Never altered.
+
+    lines: int64[rows], which line of a file each was; None where there is none
+    """
 
     prompt_tokens: IntColumn
     output_tokens: IntColumn
     tenant: IntColumn
     priority: IntColumn
     tenants: tuple[str, ...] = ("default",)
+    lines: IntColumn | None = None
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
@@ -65,6 +70,14 @@ class Listed:
     def rows(self, count: int) -> NDArray[np.intp]:
         """Which row each of `count` requests is."""
         return np.arange(count, dtype=np.intp) % len(self)
+
+    def mixed_rows(self, count: int, seed: int) -> NDArray[np.intp]:
+        """The same, but every time through after the first is in an order of its own."""
+        bits = stream(seed, _ORDER_STREAM)
+        rounds = [np.arange(len(self), dtype=np.intp)]
+        while len(rounds) * len(self) < count:
+            rounds.append(np.argsort(bits.random_raw(len(self)), kind="stable"))
+        return np.concatenate(rounds)[:count]
 
     @staticmethod
     def of(prompt_tokens: list[int], output_tokens: list[int]) -> Listed:
@@ -110,16 +123,20 @@ def draw_fitting(
     return prompts, outputs, 1.0 - count / drawn if drawn else 0.0
 
 
-def check_fits(listed: Listed, rows: NDArray[np.intp], max_model_len: int | None, name: str) -> None:
-    """Raises WorkloadError where a row that must not be altered passes the context."""
+def check_fits(
+    listed: Listed, prompt_tokens: IntColumn, rows: NDArray[np.intp], max_model_len: int | None, name: str
+) -> None:
+    """Raises WorkloadError where a request that must not be altered passes the context. prompt_tokens: by request."""
     if max_model_len is None:
         return
-    total = (listed.prompt_tokens + listed.output_tokens)[rows]
+    total = prompt_tokens + listed.output_tokens[rows]
     misfits = np.flatnonzero(total > max_model_len)
     if len(misfits):
         first = rows[misfits[0]]
+        line = "" if listed.lines is None else f" (line {listed.lines[first]})"
+        tokens = f"prompt {prompt_tokens[misfits[0]]} + output {listed.output_tokens[first]}"
         raise WorkloadError(
             f"{name}: {len(misfits)} of {len(rows)} requests pass the context of {max_model_len} tokens; the first is "
-            f"request {misfits[0]} with prompt {listed.prompt_tokens[first]} + output {listed.output_tokens[first]}; "
+            f"request {misfits[0]}{line} with {tokens}; "
             "use a larger --max-model-len, or --misfit reject to run and reject them"
         )

@@ -1,7 +1,7 @@
 """RequestPlan: what is asked, as columns, fixed before the run.
 
-A plan holds no rate, no concurrency and no prompt content: those belong to Pacing and to prompts.py, so that the same
-plan (and the same hash) can be sent faster, slower or with other text.
+A plan holds no rate and no concurrency: those belong to Pacing, so that the same plan (and the same hash) can be sent
+faster or slower. What prompts say is not in the hash either: a seed of its own (prompts.py), or a file (texts.py).
 """
 
 from __future__ import annotations
@@ -9,9 +9,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from workloads.texts import Texts
 
 IntColumn = NDArray[np.int64]
 
@@ -47,6 +51,12 @@ class RequestPlan:
     seed: int = 0
     outside_context: float = 0.0  # share of (prompt, output) pairs that were redrawn to fit the context
     notes: dict[str, str] = field(default_factory=dict)  # provenance: source, licence
+    texts: Texts | None = None  # what the prompts say, where a file says it
+
+    @property
+    def prompts_counted(self) -> bool:
+        """Whether prompt_tokens is what the prompts have; else a guess, until the server counts them."""
+        return self.texts is None or self.texts.counted_by != "server"
 
     def __post_init__(self) -> None:
         for name in COLUMNS:

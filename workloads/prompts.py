@@ -1,4 +1,7 @@
-"""Prompt content: token ids, apart from the plan, so that text can change between runs while the work asked stays."""
+"""Prompt content: token ids, apart from the plan, so that text can change between runs while the work asked stays.
+
+Where a file says what the prompts are (texts.py), they are what its tokenizer made of them, whatever the seed.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,10 @@ class Prompts:
         self._prompt_seed = prompt_seed
 
     def ids(self, index: int) -> NDArray[np.int32]:
-        """int32[prompt_tokens of request `index`]"""
+        """int32[prompt_tokens of request `index`]. Raises ValueError for a text of which nobody has made tokens."""
         plan = self._plan
+        if plan.texts is not None:
+            return plan.texts.tokens(index)
         count, session, prefix = int(plan.prompt_tokens[index]), int(plan.session[index]), int(plan.prefix[index])
         text = (_SESSION, session) if session >= 0 else (index,)
         if prefix < 0:

@@ -10,13 +10,17 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from workloads.arrivals import TraceGaps, unit_arrivals
 from workloads.errors import WorkloadError
 from workloads.lengths import EXAMPLE, Law, parse_law
 from workloads.pairs import Listed, Pairs, TwoLaws, check_fits, draw_fitting
 from workloads.plan import RequestPlan
 from workloads.presets import PRESETS, Preset
-from workloads.traces import SUFFIXES, read_trace
+from workloads.texts import DEFAULT_OUTPUT_TOKENS, Encode, Script, Texts
+from workloads.traces import SUFFIXES, Trace, read_trace
 
 __all__ = ["Workload", "WorkloadError", "build_plan", "open_workload", "suggestions"]
 
@@ -29,6 +33,7 @@ class Workload:
 
     suggests  settings of a run that go well with it, by field name; flags win
     notes     provenance: source, licence, citation
+    trace     the file's rows, of which `pairs` are the lengths
     """
 
     spec: str
@@ -38,46 +43,80 @@ class Workload:
     preset: Preset | None = None
     suggests: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    trace: Trace | None = None
+
+    @property
+    def script(self) -> Script | None:
+        """What the prompts say, where the file has them."""
+        return self.trace.script if self.trace is not None else None
 
     def plan(
-        self, *, num_requests: int, seed: int, arrival: str, max_model_len: int | None, misfit: Misfit = "error"
+        self,
+        *,
+        num_requests: int,
+        seed: int,
+        arrival: str,
+        max_model_len: int | None,
+        misfit: Misfit = "error",
+        encode: Encode | None = None,
     ) -> RequestPlan:
-        """The first `num_requests` requests. Raises WorkloadError."""
+        """The first `num_requests` requests. encode: what counts the tokens of prompts that a file has. Raises
+        WorkloadError."""
         check_numbers(num_requests, seed, max_model_len)
         common: dict[str, Any] = {
             "arrivals_ugap": unit_arrivals(arrival, num_requests, seed, self.gaps),
             "spec": self.spec,
             "seed": seed,
-            "notes": self.notes,
+            "notes": self._notes(num_requests, arrival),
         }
-        if arrival == "trace" and self.gaps is not None:
-            common["notes"] = self.notes | {"trace_rate_per_s": f"{self.gaps.rate_per_s:.6g}"}
-        if arrival != "trace" and self.kind == "file" and self.gaps is not None and self.gaps.rate_per_s:
-            unused = f"{self.spec} has arrival times, which are not used: --arrival trace keeps them"
-            common["notes"] = self.notes | {"arrivals": unused}
         if isinstance(self.pairs, Listed):
-            return self._listed(self.pairs, num_requests, max_model_len, misfit, common)
+            mixed = self.script is not None and arrival != "trace"  # a trace's rows keep their order, as their gaps do
+            rows = self.pairs.mixed_rows(num_requests, seed) if mixed else self.pairs.rows(num_requests)
+            return self._listed(self.pairs, rows, max_model_len if misfit == "error" else None, encode, common)
         prompts, outputs, outside = draw_fitting(self.pairs, num_requests, seed, max_model_len, self.spec)
         return RequestPlan.of(prompts, outputs, outside_context=outside, **common)
 
     def _listed(
-        self, listed: Listed, count: int, max_model_len: int | None, misfit: Misfit, common: dict[str, Any]
+        self,
+        listed: Listed,
+        rows: NDArray[np.intp],
+        max_model_len: int | None,
+        encode: Encode | None,
+        common: dict[str, Any],
     ) -> RequestPlan:
-        """Rows as they are: none is altered."""
-        rows = listed.rows(count)
-        if misfit == "error":
-            check_fits(listed, rows, max_model_len, self.spec)
-        if self.kind == "file" and count > len(listed):
-            repeated = f"{self.spec} has {len(listed):,} rows, repeated from the top to make {count:,} requests"
-            common["notes"] = common["notes"] | {"repeated": repeated}
+        """Rows as they are: none is altered, and one that is longer than the context is refused."""
+        prompts, texts = listed.prompt_tokens[rows], None
+        if self.trace is not None and self.trace.script is not None:
+            texts = Texts.of(self.trace.script, rows, self.trace.counted_by, encode)
+            prompts = prompts if texts.lengths is None else texts.lengths
+        if texts is None or texts.counted_by != "server":
+            check_fits(listed, prompts, rows, max_model_len, self.spec)
         return RequestPlan.of(
-            listed.prompt_tokens[rows],
+            prompts,
             listed.output_tokens[rows],
             tenant=listed.tenant[rows],
             priority=listed.priority[rows],
             tenants=listed.tenants,
+            texts=texts,
             **common,
         )
+
+    def _notes(self, count: int, arrival: str) -> dict[str, str]:
+        """Provenance, and what of the file is used otherwise than one might think."""
+        notes = dict(self.notes)
+        if arrival == "trace" and self.gaps is not None:
+            notes["trace_rate_per_s"] = f"{self.gaps.rate_per_s:.6g}"
+        elif self.trace is not None and self.gaps is not None and self.gaps.rate_per_s:
+            notes["arrivals"] = f"{self.spec} has arrival times, which are not used: --arrival trace keeps them"
+        if self.trace is not None and count > (rows := len(self.trace.listed)):
+            what, order = "rows", "from the top"
+            if self.script is not None:
+                what, order = "prompts", "from the top" if arrival == "trace" else "in an order drawn from the seed"
+            notes["repeated"] = f"{self.spec} has {rows:,} {what}, repeated {order} to make {count:,} requests"
+        if self.trace is not None and self.trace.defaulted:
+            few = f"{self.trace.defaulted:,} of {len(self.trace.listed):,} prompts"
+            notes["outputs"] = f"{self.spec}: {few} say no output_tokens, and ask for {DEFAULT_OUTPUT_TOKENS}"
+        return notes
 
 
 def build_plan(
@@ -88,6 +127,7 @@ def build_plan(
     arrival: str,
     max_model_len: int | None,
     misfit: Misfit = "error",
+    encode: Encode | None = None,
 ) -> RequestPlan:
     """The plan of `num_requests` requests that `spec` describes: the same arguments give the same plan on any machine.
 
@@ -95,10 +135,16 @@ def build_plan(
     max_model_len  tokens of prompt + output that a request may have; None: no limit. Presets and laws draw a pair that
                    passes it again (`outside_context` is the share); files and fixed lengths are never altered:
                    with misfit "error" they raise, with "reject" they go into the plan for the engine to refuse
+    encode         what counts the tokens of prompts that a file has; else they are the file's own counts, or guesses
     Raises WorkloadError, in one line.
     """
     return open_workload(spec).plan(
-        num_requests=num_requests, seed=seed, arrival=arrival, max_model_len=max_model_len, misfit=misfit
+        num_requests=num_requests,
+        seed=seed,
+        arrival=arrival,
+        max_model_len=max_model_len,
+        misfit=misfit,
+        encode=encode,
     )
 
 
@@ -167,5 +213,11 @@ def _from_laws(text: str) -> Workload:
 def _from_file(text: str) -> Workload:
     trace = read_trace(Path(text))
     return Workload(
-        text, "file", trace.listed, trace.gaps(), suggests={"num_requests": len(trace.listed)}, notes={"source": text}
+        text,
+        "file",
+        trace.listed,
+        trace.gaps(),
+        suggests={"num_requests": len(trace.listed)},
+        notes={"source": text},
+        trace=trace,
     )

@@ -14,10 +14,13 @@ BATCHES = (8, 32)
 
 
 def realised(plan: RequestPlan) -> dict[str, Any]:
-    """What a plan really asks, for `workload.realised` of run.json. Token counts; outside_context is a share."""
+    """What a plan really asks, for `workload.realised` of run.json. Token counts; outside_context is a share.
+
+    prompt_tokens is None where only the server counts them.
+    """
     names, counts = np.unique(plan.tenant, return_counts=True)
     return {
-        "prompt_tokens": _summary(plan.prompt_tokens),
+        "prompt_tokens": _summary(plan.prompt_tokens) if plan.prompts_counted else None,
         "output_tokens": _summary(plan.output_tokens),
         "outside_context": plan.outside_context,
         "tenants": {plan.tenants[name]: int(count) for name, count in zip(names, counts, strict=True)},

@@ -158,7 +158,12 @@ def _own_plan(
 ) -> RequestPlan:
     """The tenant's requests as if it were alone; only their lengths and priorities are used."""
     try:
-        return open_workload(spec).plan(
+        own = open_workload(spec)
+        if own.script is not None:
+            raise WorkloadError(
+                f"{spec} has prompts, and --tenants mixes lengths; give it as --workload, with a tenant in each line"
+            )
+        return own.plan(
             num_requests=count,
             seed=_own_seed(tenant, seed),
             arrival="constant",

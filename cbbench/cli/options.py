@@ -93,8 +93,8 @@ RUN_OPTIONS = (
     option("ready_timeout", float, SERVER, "Seconds a launched server has to become ready. Default: 600.",
            metavar="S"),
 
-    option("workload", str, WORKLOAD, "Lengths to ask for: a preset (cbbench workload list), 'prompt=LAW;output=LAW' "
-           "or a file. Default: azure-conv.", metavar="SPEC"),
+    option("workload", str, WORKLOAD, "What to ask: a preset (cbbench workload list), lengths by "
+           "'prompt=LAW;output=LAW', or a file of lengths or of prompts. Default: azure-conv.", metavar="SPEC"),
     option("tenants", str, WORKLOAD, "A mix instead of one workload, as in 'a:weight=3;b:weight=1,priority=1'; "
            "see docs/workloads.md. Default: none.", metavar="SPEC"),
     option("num_requests", int, WORKLOAD, "Requests in the plan. Default: 64.", metavar="N"),
@@ -110,8 +110,8 @@ RUN_OPTIONS = (
            "Default: 30.", metavar="S"),
     option("seed", int, WORKLOAD, "Seed of lengths and arrivals: the same seed gives the same plan anywhere. "
            "Default: 0.", metavar="N"),
-    option("prompt_seed", int, WORKLOAD, "Seed of the prompts' content, which changes no length. Default: 0.",
-           metavar="N"),
+    option("prompt_seed", int, WORKLOAD, "Seed of the prompts' content, which changes no length (and not a file's prompts). "
+           "Default: 0.", metavar="N"),
     option("misfit", str, WORKLOAD, "When prompt + output exceeds the context in a file or trace: error stops before "
            "the run, reject runs and counts it as failed. Default: error.", metavar="WORD"),
     on_off("ignore_eos", WORKLOAD, "Force the planned output length even past an end-of-text token. Default: on."),

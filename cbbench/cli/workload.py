@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 
     from workloads.plan import IntColumn, RequestPlan
     from workloads.spec import Workload
+    from workloads.texts import Texts
 
 HISTOGRAM_ROWS = 12
 HISTOGRAM_WIDTH = 20
+SHOWN_CHARACTERS = 50  # of a prompt
 
 app = typer.Typer(help="List, describe and sample workloads.", no_args_is_help=True)
 
@@ -25,7 +27,7 @@ class Format(StrEnum):
     jsonl = "jsonl"
 
 
-Spec = Annotated[str, typer.Argument(help="A preset, 'prompt=LAW;output=LAW', or a .csv or .jsonl file.")]
+Spec = Annotated[str, typer.Argument(help="A preset, 'prompt=LAW;output=LAW', or a file of lengths or prompts.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the draws.")]
 Context = Annotated[int | None, typer.Option(min=2, help="Draw again what needs more tokens, prompt + output.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
@@ -95,10 +97,13 @@ def sample(
     """The first requests of a plan."""
     import json
 
+    from workloads.errors import WorkloadError
     from workloads.spec import build_plan
 
     plan = build_plan(spec, num_requests=count, seed=seed, arrival="constant", max_model_len=max_model_len)
-    rows = _rows(plan)
+    if plan.texts is not None and form is Format.csv:
+        raise WorkloadError(f"--format csv: a CSV has lengths, and {spec} has prompts; jsonl holds them")
+    rows = _rows(plan, shorten=form is Format.table)
     if form is Format.table:
         table = _table("request", *rows[0])
         for index, row in enumerate(rows):
@@ -111,17 +116,27 @@ def sample(
             typer.echo(json.dumps(row))
 
 
-def _rows(plan: RequestPlan) -> list[dict[str, Any]]:
+def _rows(plan: RequestPlan, *, shorten: bool) -> list[dict[str, Any]]:
     """The requests as rows of a workload file; tenant and priority only where they say something."""
-    columns: dict[str, list[Any]] = {
-        "prompt_tokens": plan.prompt_tokens.tolist(),
-        "output_tokens": plan.output_tokens.tolist(),
-    }
+    columns: dict[str, list[Any]] = {"output_tokens": plan.output_tokens.tolist()}
+    if plan.texts is None:
+        columns = {"prompt_tokens": plan.prompt_tokens.tolist()} | columns
     if plan.tenants != ("default",):
         columns["tenant"] = [plan.tenants[index] for index in plan.tenant]
     if plan.priority.any():
         columns["priority"] = plan.priority.tolist()
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return rows if plan.texts is None else [_said(plan.texts, at, shorten=shorten) | row for at, row in enumerate(rows)]
+
+
+def _said(texts: Texts, index: int, *, shorten: bool) -> dict[str, Any]:
+    """What a request says, as a file has it; or in few words under one name, as a table has it."""
+    content = texts.content(index)
+    if not shorten:
+        return {"prompt": content} if isinstance(content, str) else {"messages": content}
+    said = content if isinstance(content, str) else f"{len(content)} messages: {content[-1].get('content')}"
+    words = " ".join(said.split())
+    return {"prompt": words if len(words) <= SHOWN_CHARACTERS else words[: SHOWN_CHARACTERS - 1] + "…"}
 
 
 def _own(workload: Workload) -> dict[str, Any]:
@@ -185,6 +200,11 @@ def _print_provenance(workload: Workload) -> None:
         lines += [f"  made by: {step}" for step in workload.preset.origin.transformations]
     if workload.suggests:
         lines.append("  suggests: " + ", ".join(f"{key} = {value}" for key, value in workload.suggests.items()))
+    if workload.trace is not None and workload.trace.counted_by == "server":
+        lines.append(
+            f"  prompts: {len(workload.trace.listed):,}, sent as text. Their lengths here are guesses, a token for 4 "
+            "bytes; a run takes those of the model's tokenizer or of the server"
+        )
     if arrivals := _arrivals(workload):
         rate, cv = arrivals["rate_per_s"], arrivals["gap_cv"]
         lines.append(

@@ -6,9 +6,9 @@ from cbbench.config import RunConfig, UsageError, parse_quotas
 from cbbench.experiment.kinds import kind_of
 from engines.base import Engine
 from reports.gate import parse_all
-from reports.schema import Criteria, EngineInfo, PacingInfo, WorkloadInfo
+from reports.schema import Criteria, EngineInfo, PacingInfo, PromptsInfo, WorkloadInfo
 from workloads.plan import RequestPlan
-from workloads.spec import build_plan
+from workloads.spec import open_workload
 from workloads.statistics import realised
 from workloads.tenants import build_tenant_plan
 
@@ -40,13 +40,14 @@ class Bench:
                 max_model_len=context,
                 misfit=config.misfit,
             )
-        return build_plan(
-            config.workload,
+        workload = open_workload(config.workload)
+        return workload.plan(
             num_requests=config.num_requests,
             seed=config.seed,
             arrival=arrival,
             max_model_len=context,
             misfit=config.misfit,
+            encode=self.kind.encode() if workload.script is not None else None,
         )
 
     def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
@@ -56,13 +57,19 @@ class Bench:
         return self.kind.engine(config, plan)
 
 
-def notes_of(plan: RequestPlan) -> tuple[str, ...]:
-    """What a reader of the result must know of the plan: rows used again, arrival times not used."""
+def notes_of(config: RunConfig, plan: RequestPlan) -> tuple[str, ...]:
+    """What a reader of the result must know of the plan: rows used again, arrival times not used, and so on."""
     told = []
     for key, text in plan.notes.items():
         tenant, _, what = key.rpartition(": ")
-        if what == "repeated" or (what == "arrivals" and not tenant):  # tenants share one arrival law, never a trace's
+        # Tenants share one arrival law, never a trace's.
+        if what in ("repeated", "outputs") or (what == "arrivals" and not tenant):
             told.append(f"{tenant}: {text}" if tenant else text)
+    if plan.texts is not None and config.url is not None and config.launch is None:
+        told.append(
+            f"{plan.texts.script.path} has the same text in every run: what the server's prefix cache kept of one, it "
+            "need not compute in the next"
+        )
     return tuple(told)
 
 
@@ -81,6 +88,7 @@ def describe_workload(config: RunConfig, plan: RequestPlan) -> WorkloadInfo:
         num_requests=len(plan),
         prompt_seed=config.prompt_seed,
         realised=realised(plan),
+        prompts=_prompts(plan),
         pacing=PacingInfo(
             rate_per_s=rate_per_s(config, plan),
             concurrency=config.concurrency,
@@ -89,6 +97,13 @@ def describe_workload(config: RunConfig, plan: RequestPlan) -> WorkloadInfo:
             arrival=config.arrival or (None if config.rate is None else "poisson"),
         ),
     )
+
+
+def _prompts(plan: RequestPlan) -> PromptsInfo | None:
+    texts = plan.texts
+    if texts is None:
+        return None
+    return PromptsInfo(texts.script.path, texts.sha256, texts.num_prompts, texts.counted_by)
 
 
 def criteria_of(config: RunConfig) -> Criteria:

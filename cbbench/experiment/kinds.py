@@ -22,6 +22,7 @@ from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import Sampling
 from reports.schema import EngineInfo
 from workloads.plan import RequestPlan
+from workloads.texts import Encode
 
 if TYPE_CHECKING:
     from engines.reference.model.weights import LoadedModel
@@ -35,6 +36,10 @@ API_KEY_VARIABLE = "OPENAI_API_KEY"
 class Kind(Protocol):
     def context_tokens(self, config: RunConfig) -> int:
         """Longest prompt + output a request may have."""
+        ...
+
+    def encode(self) -> Encode | None:
+        """What counts the tokens of prompts that a file has; None: nobody here does."""
         ...
 
     def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]: ...
@@ -55,6 +60,11 @@ class Reference:
 
     def context_tokens(self, config: RunConfig) -> int:
         return config.max_model_len or self.model.context_tokens
+
+    def encode(self) -> Encode | None:
+        from engines.serve.encoder import encoder_of
+
+        return encoder_of(self._base.model, random_weights=self._base.weights == "random")
 
     def scheduler(self, config: RunConfig, kv_blocks: int) -> SchedulerConfig:
         return scheduler_of(config, kv_blocks, self.context_tokens(config), self.model.device)
@@ -114,6 +124,12 @@ class Simulated:
         base = self._base
         return choose_law(Path(base.law) if base.law else None, base.hardware, base.model)
 
+    def encode(self) -> Encode | None:
+        """By the tokenizer of the model that the law is of."""
+        from engines.serve.encoder import encoder_of
+
+        return encoder_of(self.law.origin.model or self._base.model, random_weights=False)
+
     def context_tokens(self, config: RunConfig) -> int:
         from engines.simulated.choose import default_context_tokens
 
@@ -123,9 +139,10 @@ class Simulated:
         return config.max_model_len or known
 
     def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
-        from engines.simulated.choose import default_kv_blocks, refuse_free_swaps
+        from engines.simulated.choose import default_kv_blocks, refuse_free_swaps, refuse_unread
         from engines.simulated.engine import SimulatedEngine
 
+        refuse_unread(plan, prefix_caching=config.prefix_caching)
         if config.on_kv_pressure == "swap":
             refuse_free_swaps(self.law)
         law = self.law.with_blocks_of(config.block_size)
@@ -146,6 +163,9 @@ class OpenAI:
 
     def __init__(self, base: RunConfig) -> None:
         self._base = base
+
+    def encode(self) -> None:
+        """The server does, and says so in its usage."""
 
     def context_tokens(self, config: RunConfig) -> int:
         if config.max_model_len:

@@ -100,7 +100,7 @@ def measure(bench: Bench, config: RunConfig, folder: Path, title: str) -> RunFil
         event_unit="us" if info.kind == "openai" else "step",
         environment=environment(gpu),
         criteria=criteria_of(config),
-        notes=notes_of(plan),
+        notes=notes_of(config, plan),
     )
     for note in header.notes:  # before the run, which may be long
         if note not in bench.told:

@@ -30,7 +30,10 @@ WORDS = _WORDS_TEXT.split()
 
 
 class PromptMaker:
-    """What request i asks. As ids its length is exact; as text it is meant to be, and the answer's usage tells."""
+    """What request i asks. As ids its length is exact; as text it is meant to be, and the answer's usage tells.
+
+    Where the plan has texts of its own they are sent as they are.
+    """
 
     def __init__(
         self,
@@ -56,17 +59,23 @@ class PromptMaker:
 
     def asked(self, index: int) -> Asked:
         plan = self._plan
-        ids = self._prompts.ids(index).tolist()
-        if self._first_id is not None:
-            ids[0] = self._first_id
-        if not self._as_ids:
-            ids = ids[: max(len(ids) - self._overhead_tokens, 1)]
+        content = self._words(index) if plan.texts is None else plan.texts.content(index)
         return Asked(
-            prompt=ids if self._as_ids else " ".join(WORDS[i] for i in ids),
+            prompt=content if isinstance(content, str | list) else "",
+            messages=content if isinstance(content, tuple) else None,
             output_tokens=int(plan.output_tokens[index]),
             tenant=plan.tenants[int(plan.tenant[index])] if len(plan.tenants) > 1 else None,
             priority=int(plan.priority[index]),
         )
+
+    def _words(self, index: int) -> str | list[int]:
+        """Drawn from the seed, as ids or as text."""
+        ids: list[int] = self._prompts.ids(index).tolist()
+        if self._first_id is not None:
+            ids[0] = self._first_id
+        if self._as_ids:
+            return ids
+        return " ".join(WORDS[i] for i in ids[: max(len(ids) - self._overhead_tokens, 1)])
 
 
 class BodyWindow:

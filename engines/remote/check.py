@@ -21,6 +21,7 @@ from engines.remote.tally import Tally
 from engines.remote.traffic import Load
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
+from workloads.texts import Texts
 
 EXTENSIONS = ("ignore_eos", "min_tokens", "stream_options", "priority", "top_k")  # to the OpenAI API
 PROBE_TOKENS = (32, 96)  # two lengths show what the server adds to both
@@ -46,9 +47,11 @@ def check(
     Without warm-up requests nothing is sent, and the setup is what the configuration says.
     """
     quiet = Quiet(observer)
-    as_ids = config.api == "completions" and config.prompt_form != "text"
+    as_ids = config.api == "completions" and config.prompt_form != "text" and plan.texts is None
     if config.prompt_form == "ids" and config.api != "completions":
         raise EngineError(f"--api {config.api} takes no token ids, only text")
+    if plan.texts is not None:
+        _refuse_texts(config, plan.texts)
     setup = Setup(config, server.model, as_ids, vocab_size=server.vocab_size)
     if config.warmup_requests == 0 or len(plan) == 0:
         return setup
@@ -64,6 +67,18 @@ def check(
     setup = replace(setup, overhead_tokens=_overhead(record))
     _try(setup, target, _warmup_plan(plan, config.warmup_requests), quiet, concurrency=pacing.concurrency)
     return setup
+
+
+def _refuse_texts(config: RemoteConfig, texts: Texts) -> None:
+    """Raises EngineError where the API has no place for what the file says."""
+    if config.prompt_form == "ids":
+        raise EngineError(f"--prompt-form ids: {texts.script.path} has text, of which the server makes its own tokens")
+    if config.api == "chat":
+        return
+    for row, content in enumerate(texts.script.contents):
+        if not isinstance(content, str):
+            where = f"{texts.script.path}, line {texts.script.lines[row]}: messages"
+            raise EngineError(f"{where}: --api {config.api} takes no chats; use --api chat")
 
 
 def _try(setup: Setup, target: Target, plan: RequestPlan, quiet: Quiet, *, concurrency: int | None) -> RunRecord:

@@ -16,10 +16,11 @@ GAVE_UP = ("error", "abort")
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What one request asks for, whatever the API. prompt: token ids, or text."""
+    """What one request asks for, whatever the API. prompt: token ids, or text; messages: those of a chat instead."""
 
     prompt: Sequence[int] | str
     output_tokens: int
+    messages: Sequence[dict[str, Any]] | None = None
     tenant: str | None = None
     priority: int = 0
 
@@ -29,7 +30,8 @@ def completion_body(config: RemoteConfig, model: str, asked: Asked) -> bytes:
 
 
 def chat_body(config: RemoteConfig, model: str, asked: Asked) -> bytes:
-    return _encode({"model": model, "messages": [{"role": "user", "content": asked.prompt}]}, config, asked)
+    messages = asked.messages or [{"role": "user", "content": asked.prompt}]
+    return _encode({"model": model, "messages": messages}, config, asked)
 
 
 def _encode(body: dict[str, Any], config: RemoteConfig, asked: Asked) -> bytes:

@@ -135,7 +135,9 @@ class Recorder:
         tally = self.tally
         tally.token_events += row.events
         tally.coalesced += answer.coalesced()
-        if answer.prompt_tokens is not None:
+        if not self._plan.prompts_counted:
+            tally.prompts_guessed += answer.prompt_tokens is None and row.status == "completed"
+        elif answer.prompt_tokens is not None:
             over = answer.prompt_tokens - int(self._plan.prompt_tokens[row.i])
             tally.prompts_counted += 1
             tally.prompts_mismatched += over != 0

@@ -125,7 +125,8 @@ class Scraper:
             requests_ended=len(record),
             preemptions=_whole(total.get("preemptions")),
             prefix_hit_rate=hits / queries if queries and hits is not None else rate.value if rate else None,
-            prefixes_shared=bool((plan.prefix >= 0).any() or (plan.session >= 0).any()),
+            # People's own prompts begin alike where they do, and may be asked twice.
+            prefixes_shared=bool((plan.prefix >= 0).any() or (plan.session >= 0).any() or plan.texts is not None),
         )
 
     def _find(self) -> dict[Meaning, Reading] | None:

@@ -62,6 +62,7 @@ class Tally(msgspec.Struct):
     prompts_counted: int = 0  # requests whose prompt the server counted
     prompts_mismatched: int = 0  # and of those, the ones with another number of tokens than planned
     prompt_tokens_over: int = 0  # sum over these of served - planned
+    prompts_guessed: int = 0  # of completed requests whose tokens nobody counted
     answers: int = 0  # completed requests
     short_answers: int = 0  # with fewer output tokens than planned
 
@@ -100,6 +101,7 @@ class Tally(msgspec.Struct):
             connections=self.connections,
             prompt_mismatch_share=_share(self.prompts_mismatched, self.prompts_counted),
             prompt_tokens_over_mean=_share(self.prompt_tokens_over, self.prompts_counted),
+            prompt_guessed_share=_share(self.prompts_guessed, self.answers) if self.prompts_guessed else None,
             short_answer_share=_share(self.short_answers, self.answers),
             workers=workers,
         )
@@ -117,6 +119,7 @@ _SUMS = (
     "prompts_counted",
     "prompts_mismatched",
     "prompt_tokens_over",
+    "prompts_guessed",
     "answers",
     "short_answers",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import tokenizers
 
 from engines.base import EngineError
+from engines.reference.model.config import SHAPES, SMOLLM2_FILE, SMOLLM2_PACKAGE
 from engines.serve.chat import PLAIN, ChatTemplate
 from engines.serve.gguf_header import read_header
 from engines.serve.gguf_tokens import build_tokenizer
@@ -24,6 +26,15 @@ class TextSide:
 
     tokenizer: Tokenizer
     template: ChatTemplate | None  # None: the model takes no chats
+
+
+def files_of(model: str) -> Path | None:
+    """Where a model's files are; None for a shape without any."""
+    if model not in SHAPES:
+        return Path(model)
+    spec = importlib.util.find_spec(SMOLLM2_PACKAGE) if model == "smollm2-135m" else None
+    folders = (spec.submodule_search_locations if spec else None) or ()
+    return next((Path(folder) / SMOLLM2_FILE for folder in folders), None)
 
 
 def load_text(path: Path | None) -> TextSide:

@@ -8,6 +8,7 @@ from engines.base import EngineError
 from engines.reference.model.config import SHAPES, ModelConfig  # a shape is numbers: no torch comes with it
 from engines.simulated.law import StepLaw, load_law
 from engines.simulated.roofline import HARDWARE, MEMORY_SHARE, kv_blocks_in_memory, roofline_law
+from workloads.plan import RequestPlan
 
 
 def choose_law(law: Path | None, hardware: str | None, model: str) -> StepLaw:
@@ -32,6 +33,18 @@ def refuse_free_swaps(law: StepLaw) -> None:
             "blocks; record a run that swaps (`cbbench run --on-kv-pressure swap --kv-blocks N`, N too few for all "
             "seats) and calibrate on both: `cbbench calibrate RUN SWAPPING_RUN`"
         )
+
+
+def refuse_unread(plan: RequestPlan, *, prefix_caching: bool) -> None:
+    """EngineError where it takes the tokens of prompts that no tokenizer has read."""
+    texts = plan.texts
+    if texts is None or texts.ids is not None:
+        return
+    path, nobody = texts.script.path, "the model has no tokenizer here, so nobody knows"
+    if not plan.prompts_counted:
+        raise EngineError(f"--workload {path}: {nobody} how long its prompts are; give each line its prompt_tokens")
+    if prefix_caching:
+        raise EngineError(f"--prefix-caching: {nobody} what the prompts of {path} share")
 
 
 def default_context_tokens(law: StepLaw, model: str) -> int:

