@@ -110,8 +110,8 @@ RUN_OPTIONS = (
            "Default: 30.", metavar="S"),
     option("seed", int, WORKLOAD, "Seed of lengths and arrivals: the same seed gives the same plan anywhere. "
            "Default: 0.", metavar="N"),
-    option("prompt_seed", int, WORKLOAD, "Seed of the prompts' content, which changes no length, and no prompts of a file. "
-           "Default: 0.", metavar="N"),
+    option("prompt_seed", int, WORKLOAD, "Seed of the prompts' content, which changes no length; those of a file "
+           "have none. Default: 0.", metavar="N"),
     option("misfit", str, WORKLOAD, "When prompt + output exceeds the context in a file or trace: error stops before "
            "the run, reject runs and counts it as failed. Default: error.", metavar="WORD"),
     on_off("ignore_eos", WORKLOAD, "Force the planned output length even past an end-of-text token. Default: on."),
