@@ -43,7 +43,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     weights: Literal["auto", "random"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    attention: Literal["auto", "torch", "triton"] = "auto"
+    attention: Literal["auto", "torch", "triton", "flashinfer"] = "auto"
     cuda_graphs: bool | None = None  # None: where they can be
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] | None = None  # None: 0.9, and no more than is needed
     gpu_telemetry: bool | None = None  # None: where our own engine runs on a GPU

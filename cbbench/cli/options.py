@@ -61,8 +61,8 @@ RUN_OPTIONS = (
     option("dtype", str, ENGINE, "Precision of weights and KV cache: bf16, fp16 or fp32. Default: auto, bf16 where the "
            "hardware is fast at it, else fp32.", metavar="TYPE"),
 
-    option("attention", str, ENGINE, "Kernels of a step: torch, or triton on a GPU. Default: auto, triton where it can "
-           "run.", metavar="KIND"),
+    option("attention", str, ENGINE, "Kernels of a step: torch, or on a GPU triton; flashinfer: triton, with attention "
+           "by FlashInfer and without CUDA graphs. Default: auto, triton where it can run.", metavar="KIND"),
     on_off("cuda_graphs", ENGINE, "Replay steps that only decode from CUDA graphs, one per number of rows. Default: on "
            "a GPU with triton."),
     option("gpu_memory_utilization", float, ENGINE, "On a GPU, or with --hardware: the share of the memory left beside "

@@ -77,6 +77,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     weights: bool  # those of the default model are installed
     torch: Torch
     triton: str | None
+    flashinfer: str | None
     nvidia_driver: bool  # one is loaded, whoever can talk to it
     gpus: tuple[GpuReport, ...]
     client: Client
@@ -92,6 +93,7 @@ def diagnose() -> Diagnosis:
         weights=importlib.util.find_spec(WEIGHTS_PACKAGE) is not None,
         torch=look_at_torch(),
         triton=installed("triton"),
+        flashinfer=installed("flashinfer-python"),
         nvidia_driver=Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidiactl").exists(),
         gpus=tuple(GpuReport(gpu.info(), gpu.read()) for gpu in open_gpus()),
         client=look_at_client(),

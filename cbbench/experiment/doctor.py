@@ -139,6 +139,7 @@ def _gpu(found: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "torch", f"built for {'CUDA ' + torch.cuda if torch.cuda else 'the CPU only'}"
         yield "runs on", f"{'cuda' if torch.gpu else 'cpu'} in {torch.dtype}: {torch.dtype_reason}"
     yield "triton", found.triton or "not installed"
+    yield "flashinfer", found.flashinfer or "not installed; --attention flashinfer needs it"
 
 
 def _gpu_now(gpu: GpuReport) -> Iterator[tuple[str, str]]:

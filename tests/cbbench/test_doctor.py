@@ -43,7 +43,8 @@ def test_this_machine_runs_the_engine(cbbench: Callable[..., Outcome]) -> None:
     outcome = cbbench("doctor")
     assert outcome.code == 0
     assert max(map(len, outcome.out.splitlines())) <= 80
-    for word in ("machine", "cores", "torch", "triton", "[engine]", "loopback", "stamps", "timer", "open files"):
+    words = "machine", "cores", "torch", "triton", "flashinfer", "[engine]", "loopback", "stamps", "timer", "open files"
+    for word in words:
         assert word in outcome.out
     assert "own engine runs here" in outcome.out
 
