@@ -5,9 +5,9 @@
 
 Stages, in order of worth: kernels against their oracles; CUDA graphs against eager; what the device can do; decode
 steps against the floor that follows from it; `cbbench run` and `sweep`; transformers' continuous batching beside ours;
-swapping against recomputing. docs/gpu.md says what each number means. Needs torch, NumPy, triton (on a GPU) and
-cbbench's base packages, installed or beside this folder; weights are random. Exit code 1 if a stage failed or something
-was wrong; missed targets are shown, and no failure.
+swapping against recomputing; FlashInfer's attention, where it is installed. docs/gpu.md says what each number means.
+Needs torch, NumPy, triton (on a GPU) and cbbench's base packages, installed or beside this folder; weights are random.
+Exit code 1 if a stage failed or something was wrong; missed targets are shown, and no failure.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ STAGES = (
     Stage("runs", "cbbench run, static and continuous; cbbench sweep", 80, "benchmarks.gpu.runs:run"),
     Stage("peer", "transformers' continuous batching on the same requests", 90, "benchmarks.gpu.peer:run"),
     Stage("swap", "moving KV to the host and back against computing it again", 25, "benchmarks.gpu.swap:run"),
+    Stage("flashinfer", "FlashInfer's attention against our oracle", 600, "benchmarks.gpu.flashinfer_attention:run"),
 )
 
 

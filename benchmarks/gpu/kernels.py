@@ -48,10 +48,11 @@ class Bench:
     config: ModelConfig
     dtype: torch.dtype
     device: torch.device
+    attention: str = "auto"
 
     @property
     def kernels(self) -> Kernels:
-        return choose_kernels("auto", self.config, self.dtype, self.device, ROWS)
+        return choose_kernels(self.attention, self.config, self.dtype, self.device, ROWS)
 
     def random(self, *shape: int, seed: int = 0) -> torch.Tensor:
         """On the device, of this type."""

@@ -28,7 +28,7 @@ LEAST_S = GRACE_S + 3.0  # a stage is not begun with less time than this
 ENDS = ("ok", "skipped", "failed", "stopped")  # how a stage can end by its own account
 START_S = 120.0  # a worker that has not loaded torch by then never will
 OURS = ("benchmarks", "cbbench", "engines", "reports", "workloads")  # to lack one of these is no reason to skip
-PACKAGES = ("torch", "triton", "numpy", "transformers", "nvidia-ml-py")
+PACKAGES = ("torch", "triton", "numpy", "transformers", "flashinfer-python", "nvidia-ml-py")
 
 
 class NoDevice(Exception):

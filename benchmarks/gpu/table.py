@@ -74,11 +74,11 @@ def ok(report: dict[str, Any]) -> bool:
 
 
 def table(report: dict[str, Any]) -> str:
-    lines = [f"{'stage':10}{'status':10}{'s':>6}  found"]
+    lines = [f"{'stage':12}{'status':10}{'s':>6}  found"]
     for name, stage in report["stages"].items():
         seconds = f"{stage['seconds']:.0f}" if "seconds" in stage else ""
         lines.append(
-            f"{name:10}{stage['status']:10}{seconds:>6}  {stage.get('reason') or _headline(name, stage['rows'])}"
+            f"{name:12}{stage['status']:10}{seconds:>6}  {stage.get('reason') or _headline(name, stage['rows'])}"
         )
     cells = {row: one for row, one in report["stages"].get("decode", {}).get("rows", {}).items() if "step_ms" in one}
     if cells:
@@ -121,7 +121,7 @@ def _wrong(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _headline(stage: str, rows: dict[str, dict[str, Any]]) -> str:
-    if stage in ("kernels", "graphs"):
+    if stage in ("kernels", "graphs", "flashinfer"):
         return f"{sum(one['ok'] for one in rows.values())} of {len(rows)} right"
     if stage == "ceilings":
         bandwidth, matmul = (rows[name]["per_s"] for name in ("bandwidth", "matmul"))

@@ -200,7 +200,8 @@ def test_every_stage_runs_on_a_cpu_at_toy_sizes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     made = json.loads((tmp_path / "out.json").read_text())
     for name, stage in made["stages"].items():
-        assert stage["status"] == "ok" or (name == "peer" and stage["status"] == "skipped"), (name, stage)
+        optional = name in ("peer", "flashinfer")
+        assert stage["status"] == "ok" or (optional and stage["status"] == "skipped"), (name, stage)
         assert stage["rows"] or stage["reason"]
     for name in ("kernels", "graphs"):
         assert all(row["ok"] for row in made["stages"][name]["rows"].values())
