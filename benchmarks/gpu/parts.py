@@ -12,10 +12,9 @@ from functools import partial
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from engines.reference import sampling
-from engines.reference.batch import fed, reached
+from engines.reference.batch import reached
 from engines.reference.kernels import Attend, Kernels
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.llama import Llama, Tokens
@@ -51,7 +50,7 @@ class DecodeStep:
         self._static = kernels.static_decode(*self._on_device, pool, llama.config.heads) if kernels.captures else None
 
     def whole(self) -> None:
-        tokens = Tokens(fed(self._ids, self._last_token), self._positions, self._slots, self._prepared())
+        tokens = Tokens(self._ids, self._positions, self._slots, self._prepared(), self._last_token)
         hidden = self._llama.forward(tokens, self._pool, self._kernels)
         self._sample(self._llama.logits(hidden, self._kernels))
 
@@ -93,11 +92,11 @@ class DecodeStep:
         def each(work: Callable[[int], object]) -> list[Work]:
             return [partial(work, layer) for layer in range(c.layers)]
 
-        first_and_last = (llama.layers[0].attention_norm, llama.norm)
+        embed = (self._ids, self._last_token, llama.embedding, llama.layers[0].attention_norm, c.eps)
         return [
-            Part("embedding", [lambda: F.embedding(fed(self._ids, self._last_token), llama.embedding)]),
+            Part("embedding", [partial(kernels.embed, *embed)]),
             Part("rotation", [lambda: (llama.rotation(self._positions), kernels.places(self._slots, pool))]),
-            Part("norm", [partial(kernels.rms_norm, x, norm, c.eps) for norm in first_and_last]),
+            Part("norm", [partial(kernels.rms_norm, x, llama.norm, c.eps)]),
             Part("qkv", each(lambda layer: llama.layers[layer].qkv(normed))),
             Part("rope", each(rope)),
             *self._attention(qkv[:, : c.heads]),

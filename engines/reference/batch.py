@@ -40,10 +40,6 @@ class Batch:
         """Every row is one token."""
         return len(self.ids) == len(self.lengths)
 
-    @property
-    def feeds_sampled(self) -> bool:
-        return bool((self.ids < 0).any())
-
 
 def flatten(plan: StepPlan, block_size: int, seats: Seats) -> Batch:
     """`seats` learns of the step."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from engines.loop import Clock
-from engines.reference.batch import Batch, fed, flatten
+from engines.reference.batch import Batch, flatten
 from engines.reference.device import Device, Event, open_device
 from engines.reference.graphs import DecodeGraphs
 from engines.reference.kernels import Kernels
@@ -131,11 +131,11 @@ class TorchExecutor:
         if len(batch.sampled):
             sampled, seats, sampling = send(batch.sampled), send(batch.seats), send(batch.sampling)
         send.go()
-        feeds_sampled = self._device.overlaps and batch.feeds_sampled
+        # Where the host sees every token before it is fed, the ids are all there is to know.
+        tokens = Tokens(ids, positions, slots, attend, self._last_token if self._device.overlaps else None)
 
         def compute() -> None:
-            known = fed(ids, self._last_token) if feeds_sampled else ids
-            hidden = self._llama.forward(Tokens(known, positions, slots, attend), self._pool, self._kernels)
+            hidden = self._llama.forward(tokens, self._pool, self._kernels)
             if len(out):
                 logits = self._llama.logits(hidden.index_select(0, sampled), self._kernels)
                 self._last_token.index_copy_(0, seats, self._kernels.sample(logits, sampling, out))

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from engines.base import EngineError
 from engines.reference import sampling
-from engines.reference.batch import Batch, fed, reached
+from engines.reference.batch import Batch, reached
 from engines.reference.device import Device
 from engines.reference.kernels import Kernels
 from engines.reference.kv_pool import KVPool
@@ -128,10 +128,11 @@ class DecodeGraphs:
         """What is captured: one token of `size` rows, from embedding to sampled token."""
         inputs = self._inputs[:, :size]
         tokens = Tokens(
-            ids=fed(inputs[IDS], self._last_token),
+            ids=inputs[IDS],
             positions=inputs[POSITIONS],
             slots=inputs[SLOTS],
             attend=self._attention(size),
+            last_token=self._last_token,
         )
         hidden = self._llama.forward(tokens, self._pool, self._kernels)
         out = self.tokens[:size]

@@ -59,6 +59,20 @@ class Kernels(Protocol):
         """What `rope_and_write` wants to know of where tokens go, once a step. slots: int64[tokens]"""
         ...
 
+    def embed(
+        self,
+        ids: torch.Tensor,
+        last_token: torch.Tensor | None,
+        embedding: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(the tokens' rows of the embedding, their norm), both [tokens, d].
+
+        ids: int64[tokens]; below 0, where last_token is given: the last token of seat -1 - id. last_token: int64[seats]
+        """
+        ...
+
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor: ...
 
     def project_and_norm(

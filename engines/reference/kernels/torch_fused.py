@@ -6,6 +6,19 @@ import torch
 import torch.nn.functional as F
 
 
+def embed(
+    ids: torch.Tensor, last_token: torch.Tensor | None, embedding: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(the tokens' rows of the embedding, their norm), both [tokens, d].
+
+    ids: int64[tokens]; below 0, where last_token is given: the last token of seat -1 - id. last_token: int64[seats]
+    """
+    if last_token is not None:
+        ids = torch.where(ids < 0, last_token[(-1 - ids).clamp(min=0)], ids)
+    x = embedding[ids]
+    return x, rms_norm(x, weight, eps)
+
+
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x: [tokens, d]; weight: [d]. Computed in float32, rounded once."""
     return F.rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype)

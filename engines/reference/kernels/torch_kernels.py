@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from engines.reference import sampling
+from engines.reference.batch import fed
 from engines.reference.kernels import Attend, PrepareAttention, cpu
 from engines.reference.kv_pool import KVPool, write_kv
 from engines.reference.model.linear import Linear
@@ -31,6 +32,17 @@ class TorchKernels:
         # (block * heads + head) * size + offset, in few calls: a tiny model's step is little else.
         first = torch.add(slots, torch.div(slots, size, rounding_mode="floor"), alpha=(heads - 1) * size)
         return (first[:, None] + torch.arange(0, heads * size, size, device=slots.device)).view(-1)
+
+    def embed(
+        self,
+        ids: torch.Tensor,
+        last_token: torch.Tensor | None,
+        embedding: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        x = F.embedding(ids if last_token is None else fed(ids, last_token), embedding)
+        return x, self.rms_norm(x, weight, eps)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         # By way of float32: on a CPU torch norms 512 rows of bfloat16 twelve times slower than of float32.

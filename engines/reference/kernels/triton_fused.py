@@ -13,6 +13,23 @@ SILU_BLOCK = 1024
 SILU_WARPS = 4
 
 
+def embed(
+    ids: torch.Tensor, last_token: torch.Tensor | None, embedding: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(the tokens' rows of the embedding, their norm), both [tokens, d].
+
+    ids: int64[tokens]; below 0, where last_token is given: the last token of seat -1 - id. last_token: int64[seats]
+    """
+    tokens, d = len(ids), embedding.shape[1]
+    x = torch.empty(tokens, d, dtype=embedding.dtype, device=embedding.device)
+    out = torch.empty_like(x)
+    _embed[(tokens,)](
+        out, x, ids, last_token, embedding, weight, eps, d, out.stride(0), x.stride(0), embedding.stride(0),
+        BLOCK=triton.next_power_of_2(d), num_warps=norm_warps(d),
+    )  # fmt: skip
+    return x, out
+
+
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x: [tokens, d]; weight: [d]"""
     return _norm(x, None, weight, eps)
@@ -80,6 +97,22 @@ def _norm(
 
 
 @triton.jit
+def _embed(
+    out, x, ids, last_token, embedding, weight, eps, d, out_row, x_row, embedding_row, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Program (token): which token it is, its row, and the norm of that."""
+    token = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    real = at < d
+    own = tl.load(ids + token)
+    if last_token is not None:
+        own = tl.where(own < 0, tl.load(last_token + (-1 - own), mask=own < 0, other=0), own)
+    row = tl.load(embedding + own * embedding_row + at, mask=real, other=0.0)
+    tl.store(x + token * x_row + at, row, mask=real)
+    _store_norm(out + token * out_row, row.to(tl.float32), weight, eps, d, at, real)
+
+
+@triton.jit
 def _rms_norm(out, x, residual, weight, eps, d, out_row, x_row, residual_row, BLOCK: tl.constexpr):
     """Program (token): the whole row is in registers, so it is read once."""
     token = tl.program_id(0).to(tl.int64)
@@ -92,9 +125,14 @@ def _rms_norm(out, x, residual, weight, eps, d, out_row, x_row, residual_row, BL
         rounded = row.to(residual.dtype.element_ty)
         tl.store(residual + token * residual_row + at, rounded, mask=real)
         row = rounded.to(tl.float32)
+    _store_norm(out + token * out_row, row, weight, eps, d, at, real)
+
+
+@triton.jit
+def _store_norm(out, row, weight, eps, d, at, real):
     scale = tl.rsqrt(tl.sum(row * row, 0) / d + eps)
     normed = row * scale * tl.load(weight + at, mask=real, other=0.0).to(tl.float32)
-    tl.store(out + token * out_row + at, normed.to(out.dtype.element_ty), mask=real)
+    tl.store(out + at, normed.to(out.dtype.element_ty), mask=real)
 
 
 @triton.jit

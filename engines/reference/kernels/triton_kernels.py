@@ -42,6 +42,16 @@ class TritonKernels:
     def places(self, slots: torch.Tensor, pool: KVPool) -> torch.Tensor:
         return slots
 
+    def embed(
+        self,
+        ids: torch.Tensor,
+        last_token: torch.Tensor | None,
+        embedding: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return triton_fused.embed(ids, last_token, embedding, weight, eps)
+
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return triton_fused.rms_norm(x, weight, eps)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from engines.reference.kernels import Attend, Kernels
 from engines.reference.kernels.torch_kernels import TorchKernels
@@ -22,10 +21,11 @@ TORCH = TorchKernels()
 class Tokens:
     """The tokens of one step, flat, and where their KV is. [tokens] unless said otherwise."""
 
-    ids: torch.Tensor
+    ids: torch.Tensor  # below 0, where last_token is given: -1 - seat, the token that was sampled for that seat last
     positions: torch.Tensor
     slots: torch.Tensor  # where their own KV goes: block * block_size + offset
     attend: Attend  # what they attend to
+    last_token: torch.Tensor | None = None  # [seats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,14 @@ class Llama:
         self.norm = read("model.norm.weight", config.d_model)
         head = self.embedding if config.tied else read("lm_head.weight", config.vocab, config.d_model)
         self.head = Linear(head)
-        self.frequencies = rope_frequencies(config).to(device)
+        self._rotations = _rotations(config, device).to(dtype)
 
     def forward(self, tokens: Tokens, pool: KVPool, kernels: Kernels = TORCH) -> torch.Tensor:
         """Run the layers, writing the tokens' KV into the pool. Returns the hidden states, [tokens, d_model]."""
         eps = self.config.eps
-        x = F.embedding(tokens.ids, self.embedding)
+        x, normed = kernels.embed(tokens.ids, tokens.last_token, self.embedding, self.layers[0].attention_norm, eps)
         rotation = self.rotation(tokens.positions)
         places = kernels.places(tokens.slots, pool)
-        normed = kernels.rms_norm(x, self.layers[0].attention_norm, eps)
         next_norms = [*(layer.attention_norm for layer in self.layers[1:]), None]
         for layer, kv, next_norm in zip(self.layers, pool.layers, next_norms, strict=True):
             attended = self._attend(layer, normed, rotation, places, tokens.attend, kv, kernels)
@@ -96,9 +95,9 @@ class Llama:
         return self.head(kernels.rms_norm(hidden, self.norm, self.config.eps))
 
     def rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin of every token's angles, each [tokens, 1, head_dim / 2], made in float32 like transformers."""
-        angles = positions[:, None, None].float() * self.frequencies
-        return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
+        """cos and sin of every token's angles, each [tokens, 1, head_dim / 2]"""
+        cos, sin = self._rotations.index_select(0, positions)[:, None].chunk(2, dim=-1)
+        return cos, sin
 
 
 def _read_layer(config: ModelConfig, read: Callable[..., torch.Tensor], at: str) -> Layer:
@@ -118,6 +117,13 @@ def _read_layer(config: ModelConfig, read: Callable[..., torch.Tensor], at: str)
         gate_up=Linear(torch.cat([read(f"{at}.mlp.{name}_proj.weight", config.ffn, d) for name in ("gate", "up")])),
         down=Linear(read(f"{at}.mlp.down_proj.weight", d, config.ffn)),
     )
+
+
+def _rotations(config: ModelConfig, device: torch.device) -> torch.Tensor:
+    """[max_position, head_dim]: cos, then sin, of each position's angles, made in float32 like transformers."""
+    positions = torch.arange(config.max_position, dtype=torch.float32, device=device)
+    angles = positions[:, None] * rope_frequencies(config).to(device)
+    return torch.cat((angles.cos(), angles.sin()), dim=-1)
 
 
 def rope_frequencies(config: ModelConfig) -> torch.Tensor:

@@ -70,10 +70,10 @@ def prefill(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, rows: 
 def rope(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, norm: bool = False) -> None:
     qkv = torch.zeros(ROWS, kv_heads * (group + 2), head_dim, dtype=dtype)
     kv = torch.zeros(2, 2, kv_heads, 16, head_dim, dtype=dtype)
-    angles = torch.zeros(ROWS, 1, head_dim // 2, dtype=dtype)
+    cos, sin = torch.zeros(ROWS, 1, head_dim, dtype=dtype).chunk(2, dim=-1)
     weight = torch.zeros(head_dim) if norm else None  # norms stay float32 in every model
     slots = torch.zeros(ROWS, dtype=torch.int64)
-    triton_fused.rope_and_write(qkv, kv, slots, angles, angles, weight, weight, 1e-6)
+    triton_fused.rope_and_write(qkv, kv, slots, cos, sin, weight, weight, 1e-6)
 
 
 def norm(d: int, dtype: torch.dtype, residual: bool) -> None:
@@ -82,6 +82,11 @@ def norm(d: int, dtype: torch.dtype, residual: bool) -> None:
         triton_fused.add_rms_norm(x, x.clone(), weight, 1e-6)
     else:
         triton_fused.rms_norm(x, weight, 1e-6)
+
+
+def embed(d: int, dtype: torch.dtype) -> None:
+    ids = torch.zeros(ROWS, dtype=torch.int64)
+    triton_fused.embed(ids, ids, torch.zeros(4, d, dtype=dtype), torch.zeros(d), 1e-6)
 
 
 def silu(ffn: int, dtype: torch.dtype) -> None:
@@ -125,6 +130,7 @@ def other_variants() -> Iterator[tuple[str, bool, bool, Variant]]:
             wide = name != "tiny"
             yield f"norm, {label}", fast, wide, (triton_fused, "_rms_norm", partial(norm, c.d_model, dtype, False))
             yield f"add norm, {label}", fast, wide, (triton_fused, "_rms_norm", partial(norm, c.d_model, dtype, True))
+            yield f"embed, {label}", fast, wide, (triton_fused, "_embed", partial(embed, c.d_model, dtype))
             yield f"silu, {label}", fast, True, (triton_fused, "_silu_mul", partial(silu, c.ffn, dtype))
             # One warp for one token: narrow loads, but whole lines of memory.
             rotate = partial(rope, *shape, dtype, c.qk_norm)

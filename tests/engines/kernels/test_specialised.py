@@ -89,7 +89,7 @@ def test_after_the_warm_up_nothing_is_compiled(programs: set[Program], graphs: b
         executor.collect()
     known = set(programs)
     assert {name for name, *_ in known} == {
-        "_plan", "_attend", "_merge", "_attend_chunks", "_rms_norm", "_silu_mul", "_rope_and_write", "_sample"
+        "_plan", "_attend", "_merge", "_attend_chunks", "_embed", "_rms_norm", "_silu_mul", "_rope_and_write", "_sample"
     }  # fmt: skip
     rng = np.random.default_rng(0)
     for settings in (config, replace(config, mode="static")):

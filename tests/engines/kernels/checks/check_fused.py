@@ -18,6 +18,21 @@ def test_rms_norm(d: int, dtype: torch.dtype) -> None:
     assert_close(triton_fused.rms_norm(x, weight, 1e-5), torch_fused.rms_norm(x, weight, 1e-5))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("d", [64, 576])
+def test_embed_takes_what_a_seat_sampled_last(d: int, dtype: torch.dtype) -> None:
+    embedding, weight = random(20, d, dtype=dtype), random(d)
+    ids = torch.tensor([3, -1, 19, -3, 0], device=DEVICE)
+    last_token = torch.tensor([7, 8, 9], device=DEVICE)
+    for seats in (last_token, None):
+        own = ids if seats is not None else ids.abs()
+        (x, normed), (expected_x, expected) = (
+            ops.embed(own, seats, embedding, weight, 1e-5) for ops in (triton_fused, torch_fused)
+        )
+        assert torch.equal(x, expected_x)
+        assert_close(normed, expected)
+
+
 def test_rms_norm_of_a_view() -> None:
     x, weight = random(6, 128)[::2, :64], random(64)
     assert_close(triton_fused.rms_norm(x, weight, 1e-5), torch_fused.rms_norm(x, weight, 1e-5))
