@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.gpu import interpreter
 from benchmarks.gpu.choice import over_all
 from benchmarks.gpu.driving import BLOCK_SIZE, blocks_for, release
 from benchmarks.gpu.parts import tables_of
 from benchmarks.gpu.replays import Replays
-from benchmarks.gpu.setting import Row, Task
+from benchmarks.gpu.setting import Row, Skip, Task
 from benchmarks.gpu.trials import Way, tried
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.config import SHAPES
@@ -58,6 +59,8 @@ SILU = ((512, 4), (1024, 2), (1024, 8), (2048, 4), (2048, 8), (4096, 8))  # bloc
 def run(task: Task) -> Iterator[Row]:
     if task.setting.device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # before triton is loaded, which decides it
+        if problem := interpreter.why_not():
+            raise Skip(problem)
     bench = Bench(task)
     cells = {f"decode attention {rows}x{context}": (rows, context) for rows, context in task.setting.tuning_cells}
     found = {}

@@ -11,24 +11,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-triton = pytest.importorskip("triton", reason="triton is not installed: the GPU kernels go unchecked")
+from benchmarks.gpu import interpreter
+
+pytest.importorskip("triton", reason="triton is not installed: the GPU kernels go unchecked")
 
 CHECKS = Path(__file__).parent / "checks"
 GPU = torch.cuda.is_available()
 
 
-def version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("+")[0].split(".")[:2])
-
-
-@pytest.mark.skipif(
-    not GPU and version(triton.__version__) < (3, 7) and version(np.__version__) >= (2, 4),
-    reason="the interpreter of triton < 3.7 does not run with numpy >= 2.4: the GPU kernels go unchecked",
-)
+@pytest.mark.skipif(not GPU and bool(interpreter.why_not()), reason=interpreter.why_not())
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("speed", ["fast", pytest.param("slow", marks=pytest.mark.slow)])
 def test_kernels_agree_with_their_oracles(speed: str) -> None:
