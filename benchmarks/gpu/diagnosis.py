@@ -41,7 +41,7 @@ def operators_headline(rows: Rows) -> str:
 def operators_table(rows: Rows) -> Iterator[str]:
     for cell, (step, parts) in steps(rows).items():
         over = "" if step["over_floor"] is None else f", {step['over_floor']:.2f} times the floor"
-        host = "" if step["host_us"] is None else f", host {step['host_us']:,.0f}"
+        host = "" if step["copies_us"] is None else f", copies {step['copies_us']:,.0f}, gap {step['gap_us']:,.0f}"
         yield ""
         yield (
             f"step {cell}: graph {step['graph_us']:,.0f} µs{over}; "
@@ -52,6 +52,13 @@ def operators_table(rows: Rows) -> Iterator[str]:
             floor = "" if one["over_floor"] is None else f", {one['over_floor']:.2f} times its floor"
             lost = "" if one["lost_us"] is None else f"; loses {one['lost_us']:,.0f} µs a step"
             yield f"  {name:10} {one['count']:3d} x {one['us']:8.1f} µs{floor}{lost}"
+    for name, one in rows.items():
+        if name.startswith("mixed ") and "launch_ms" in one:
+            yield ""
+            yield (
+                f"step {name}, launched one by one: {one['launch_ms']:.2f} ms to launch, {one['device_ms']:.2f} ms of "
+                f"the device{': it waits for the host' if one['launch_bound'] else ''}"
+            )
 
 
 def products_headline(rows: Rows) -> str:

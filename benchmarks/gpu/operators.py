@@ -1,8 +1,8 @@
 """Stage: where the time of a decode step goes. Each part of it by itself, beside its own floor; their sum beside the
 whole step as a graph replays it; and that beside the step as the engine takes it.
 
-    sum of the parts ──► the step's graph ──► a step of the engine (stage `decode`)
-                   between                host
+    sum of the parts ──► the step's graph ──► the device's time of a step ──► a step of the engine
+                   between              copies                          gap
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu import driving
+from benchmarks.gpu import driving, mixed
 from benchmarks.gpu.decode import pool_for
 from benchmarks.gpu.floor import decode_operators, floor_s
 from benchmarks.gpu.parts import DecodeStep
@@ -45,8 +45,11 @@ def run(task: Task) -> Iterator[Row]:
             kernels = choose_kernels("auto", llama.config, llama.dtype, llama.device, rows)
             step = DecodeStep(llama, pool, kernels, rows=rows, context=middle)
             floors_us = _floors_us(task, llama.config, rows, middle + 1, llama.dtype.itemsize)
-            engine_ms = task.number("decode", f"{setting.large} {cell}", "step_ms")
-            yield from ((f"{cell} {name}", one) for name, one in _timed(step, replays, floors_us, engine_ms))
+            engine = task.results.get("decode", {}).get(f"{setting.large} {cell}", {})
+            yield from ((f"{cell} {name}", one) for name, one in _timed(step, replays, floors_us, engine))
+    if task.left_s() > CELL_S or setting.quick:
+        kernels = choose_kernels("auto", llama.config, llama.dtype, llama.device, setting.mixed_cells[0][0] + 1)
+        yield from mixed.rows(setting, llama, pool, kernels)
 
 
 def _floors_us(task: Task, config: ModelConfig, rows: int, context: int, item_bytes: int) -> dict[str, float]:
@@ -60,9 +63,7 @@ def _floors_us(task: Task, config: ModelConfig, rows: int, context: int, item_by
     }
 
 
-def _timed(
-    step: DecodeStep, replays: Replays, floors_us: Mapping[str, float], engine_ms: float | None
-) -> Iterator[Row]:
+def _timed(step: DecodeStep, replays: Replays, floors_us: Mapping[str, float], engine: Numbers) -> Iterator[Row]:
     whole = replays.each([step.whole], passes=1)
     with torch.inference_mode():
         made = step.parts()
@@ -73,7 +74,7 @@ def _timed(
         timing = replays.each(part.works, 1 if long else -(-CALLS // count))
         parts[part.name] = numbers(timing, count, floors_us.get(part.name, 0.0) if floors_us else None, whole.us)
         yield part.name, parts[part.name]
-    yield "step", summed(parts, whole, engine_ms)
+    yield "step", summed(parts, whole, engine)
 
 
 def numbers(timing: Timing, count: int, floor_us: float | None, step_us: float) -> Numbers:
@@ -89,8 +90,9 @@ def numbers(timing: Timing, count: int, floor_us: float | None, step_us: float) 
     }
 
 
-def summed(parts: Mapping[str, Numbers], whole: Timing, engine_ms: float | None) -> Numbers:
-    """Of the step. worst: the part that loses most, or takes most where no floor is known."""
+def summed(parts: Mapping[str, Numbers], whole: Timing, engine: Mapping[str, Any]) -> Numbers:
+    """Of the step. engine: what stage `decode` found of it, if anything; worst: the part that loses most, or takes most
+    where no floor is known."""
     sum_us = sum(one["count"] * one["us"] for one in parts.values())
     known = all(one["floor_us"] is not None for one in parts.values())
     floor_us = sum(one["count"] * one["floor_us"] for one in parts.values()) if known else None
@@ -99,7 +101,8 @@ def summed(parts: Mapping[str, Numbers], whole: Timing, engine_ms: float | None)
         "launches": whole.launches,
         "sum_us": sum_us,
         "between_us": whole.us - sum_us,
-        "host_us": None if engine_ms is None else 1e3 * engine_ms - whole.us,
+        "copies_us": 1e3 * engine["busy_ms"] - whole.us if "busy_ms" in engine else None,
+        "gap_us": engine.get("gap_us"),
         "floor_us": floor_us,
         "over_floor": whole.us / floor_us if floor_us else None,
         "worst": max(parts, key=lambda name: parts[name]["lost_us" if known else "share"]),

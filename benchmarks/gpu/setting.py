@@ -50,6 +50,11 @@ class Setting:
         return self.decode_cells if self.quick else ((64, 4096), (256, 512), (256, 2048), (1, 512))
 
     @property
+    def mixed_cells(self) -> tuple[tuple[int, int, int], ...]:
+        """(decodes, their context, tokens of a prompt beside them)"""
+        return ((3, 20, 9),) if self.quick else ((63, 1024, 128), (63, 1024, 1024))
+
+    @property
     def tuning_cells(self) -> tuple[tuple[int, int], ...]:
         return ((2, 20),) if self.quick else ((64, 4096), (256, 512), (256, 2048))
 

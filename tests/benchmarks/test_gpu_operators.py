@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu import driving, operators
+from benchmarks.gpu import driving, mixed, operators
 from benchmarks.gpu.diagnosis import operators_headline, operators_table
 from benchmarks.gpu.floor import decode_operators, floor_s
 from benchmarks.gpu.parts import DecodeStep
@@ -114,20 +114,22 @@ def test_the_worst_part_is_the_one_that_loses_most_in_a_step() -> None:
         "head": operators.numbers(Timing(300.0, 1), 1, 200.0, 5000.0),
         "norm": operators.numbers(Timing(10.0, 1), 2, 0.0, 5000.0),
     }
-    step = operators.summed(parts, Timing(5000.0, 66), engine_ms=5.5)
+    step = operators.summed(parts, Timing(5000.0, 66), engine={"busy_ms": 5.25, "gap_us": 30.0})
     assert step["worst"] == "attention"
     assert (parts["attention"]["lost_us"], parts["norm"]["over_floor"], parts["head"]["over_floor"]) == (
         160.0,
         None,
         1.5,
     )
-    assert (step["sum_us"], step["between_us"], step["host_us"]) == (3520.0, 1480.0, 500.0)
+    assert (step["sum_us"], step["between_us"]) == (3520.0, 1480.0)
+    assert (step["copies_us"], step["gap_us"]) == (250.0, 30.0)
 
 
 def test_without_ceilings_there_is_no_floor_and_the_worst_is_the_longest() -> None:
     parts = {name: operators.numbers(Timing(us, 1), 1, None, 30.0) for name, us in (("a", 10.0), ("b", 20.0))}
-    step = operators.summed(parts, Timing(30.0, 2), engine_ms=None)
-    assert (step["floor_us"], step["over_floor"], step["host_us"], step["worst"]) == (None, None, None, "b")
+    step = operators.summed(parts, Timing(30.0, 2), engine={})
+    assert (step["floor_us"], step["over_floor"], step["worst"]) == (None, None, "b")
+    assert (step["copies_us"], step["gap_us"]) == (None, None)
     assert parts["a"]["lost_us"] is None
 
 
@@ -147,14 +149,37 @@ def test_the_table_shows_the_parts_that_lose_most() -> None:
             ("attention", 100.0, 32, 90.0), ("rope", 4.0, 32, 0.0), ("head", 250.0, 1, 240.0), ("norm", 3.0, 2, 0.0),
         )
     }  # fmt: skip
-    near = operators.summed(parts, Timing(3700.0, 67), engine_ms=3.75)
+    near = operators.summed(parts, Timing(3700.0, 67), engine={"busy_ms": 3.75, "gap_us": 20.0})
     rows = {f"64x512 {name}": one for name, one in (parts | {"step": near}).items()}
     rows |= {"256x512": {"skipped": "no time left for it"}}
     far = near | {"worst": "head", "over_floor": 2.0, "graph_us": 6240.0}
     rows |= {f"8x512 {name}": one for name, one in (parts | {"step": far}).items()}
     assert operators_headline(rows) == "8x512: head loses most, 10 of 3,120 µs over the floor"
     lines = list(operators_table(rows))
-    assert lines[1] == ("step 64x512: graph 3,700 µs, 1.19 times the floor; parts 3,584, between them 116, host 50")
+    assert lines[1] == (
+        "step 64x512: graph 3,700 µs, 1.19 times the floor; parts 3,584, between them 116, copies 50, gap 20"
+    )
     assert [line.split()[0] for line in lines[2:5]] == ["attention", "rope", "head"]
     assert lines[2] == "  attention   32 x    100.0 µs, 1.11 times its floor; loses 320 µs a step"
+    mixed = {"launch_ms": 9.5, "device_ms": 8.25, "launch_bound": True}
+    assert list(operators_table({"mixed 63+128": mixed}))[1:] == [
+        "step mixed 63+128, launched one by one: 9.50 ms to launch, 8.25 ms of the device: it waits for the host"
+    ]
     assert operators_headline({"256x512": {"skipped": "no time left for it"}}) == "no step was taken apart"
+
+
+def test_a_mixed_step_is_the_engines_and_writes_where_the_plan_says() -> None:
+    model = driving.build("tiny", "cpu", "fp32")
+    pool = driving.filled_pool(model, driving.blocks_for(4, 21))
+    before = pool.layers.clone()
+    [(name, found)] = mixed.rows(Setting("cpu", quick=True), model.llama, pool, TorchKernels())
+    assert name == "mixed 3+9"
+    assert found["launch_bound"] == (found["launch_ms"] > found["device_ms"])
+    changed = (pool.layers != before).flatten(2).any(-1).any(0)  # blocks; two for each row
+    assert changed.nonzero().flatten().tolist() == [2, 4, 6, 7]  # decodes write to their second, a prompt to its first
+
+
+def test_what_the_pool_has_no_room_for_is_left_out() -> None:
+    model = driving.build("tiny", "cpu", "fp32")
+    pool = driving.filled_pool(model, driving.blocks_for(4, 21) - 1)
+    assert list(mixed.rows(Setting("cpu", quick=True), model.llama, pool, TorchKernels())) == []
