@@ -47,7 +47,7 @@ def load() -> Library:
         import flashinfer
     except (ImportError, OSError, RuntimeError) as error:
         raise EngineError(
-            f"--attention flashinfer: flashinfer does not load: {_first_line(error)}; "
+            f"--attention flashinfer: flashinfer does not load: {_line(error)}; "
             "reinstall it: pip install 'cbbench[flashinfer]'"
         ) from error
     return Library(
@@ -142,8 +142,10 @@ class _Step:
         try:
             for part in self._parts:
                 part.plan()
-        except RuntimeError as error:  # the first of a kind compiles kernels: no nvcc, or one that is too old
-            raise EngineError(f"--attention flashinfer: FlashInfer cannot plan a step: {_first_line(error)}") from error
+        except (RuntimeError, OSError) as error:  # the first of a kind compiles kernels: no nvcc, or an old one
+            raise EngineError(
+                f"--attention flashinfer: FlashInfer cannot plan a step: {_line(error)} (--debug shows all)"
+            ) from error
         self._planned = True
 
 
@@ -181,5 +183,7 @@ def indptr(counts: IntArray) -> torch.Tensor:
     return torch.from_numpy(starts)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+def _line(error: Exception) -> str:
+    """The one that says why; a compiler's stands among many."""
+    lines = (str(error) or type(error).__name__).splitlines()
+    return next((line for line in lines if "error:" in line), lines[0])

@@ -7,6 +7,7 @@ types that only keep what they are given where it is not.
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -23,6 +24,7 @@ from engines.reference.executor import TorchExecutor
 from engines.reference.kernels import Attend, choose, flashinfer_kernels
 from engines.reference.kernels.flashinfer_kernels import FlashInferKernels, Library
 from engines.reference.kernels.torch_kernels import TorchKernels
+from engines.reference.kernels.triton_kernels import TritonKernels
 from engines.reference.model.config import SHAPES, ModelConfig
 from engines.reference.model.weights import load_model
 from engines.scheduling.config import SchedulerConfig
@@ -223,23 +225,41 @@ def test_what_it_cannot_do_is_refused_by_name(
         chosen(monkeypatch, shape, dtype, missing)
 
 
+def test_without_a_gpu_it_is_refused_in_one_line() -> None:
+    with pytest.raises(EngineError, match=r"^--attention flashinfer: its kernels run on a GPU, and --device is cpu$"):
+        choose.choose_kernels("flashinfer", SHAPES["tiny"], torch.float16, torch.device("cpu"), 8)
+
+
+def test_auto_never_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "find_spec", lambda name: True)
+    kernels = choose.choose_kernels("auto", SHAPES["smollm2-135m"], torch.float16, CUDA, 8)
+    assert type(kernels) is TritonKernels
+
+
 def test_a_package_that_does_not_load_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "flashinfer", None)
+    monkeypatch.setitem(sys.modules, "flashinfer", None)
     with pytest.raises(EngineError, match=r"^--attention flashinfer: flashinfer does not load: .*; reinstall it: pip"):
         chosen(monkeypatch, "smollm2-135m", torch.bfloat16)
 
 
-def test_kernels_that_cannot_be_compiled_are_said_in_one_line() -> None:
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("Could not find nvcc\nand much else", "Could not find nvcc"),
+        ("Ninja build failed. Output:\n[1/9] nvcc\nfill.h:52:10: fatal error: curand_kernel.h: No such file\n#include",
+         "fill.h:52:10: fatal error: curand_kernel.h: No such file"),
+    ],
+)  # fmt: skip
+def test_kernels_that_cannot_be_compiled_are_said_in_one_line(message: str, line: str) -> None:
     class NoCompiler(KeptDecode):
         def plan(self, *columns: Any, **types: Any) -> None:
-            raise RuntimeError("Could not find nvcc\nand much else")
+            raise RuntimeError(message)
 
     c = case([5], dtype=torch.float16)
     attend = prepared(kernels_for(c, Library("0", NoCompiler, KeptPrefill)), c)
-    with pytest.raises(
-        EngineError, match=r"^--attention flashinfer: FlashInfer cannot plan a step: Could not find nvcc$"
-    ):
+    with pytest.raises(EngineError) as refused:
         attend(c.q, c.kv)
+    assert str(refused.value) == (f"--attention flashinfer: FlashInfer cannot plan a step: {line} (--debug shows all)")
 
 
 def test_no_graph_holds_its_steps() -> None:
