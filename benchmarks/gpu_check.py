@@ -4,8 +4,9 @@
     python benchmarks/gpu_check.py --device cpu --quick        the same stages at toy sizes: do they all still run?
 
 Stages, in order of worth: kernels against their oracles; CUDA graphs against eager; what the device can do; decode
-steps against the floor that follows from it; `cbbench run` and `sweep`; transformers' continuous batching beside ours;
-swapping against recomputing; FlashInfer's attention, where it is installed. docs/gpu.md says what each number means.
+steps against the floor that follows from it; where their time goes; `cbbench run` and `sweep`; transformers' continuous
+batching beside ours; other ways to ask for the matrix products, and other settings of the kernels; swapping against
+recomputing; FlashInfer's attention, where it is installed. docs/gpu.md says what each number means.
 Needs torch, NumPy, triton (on a GPU) and cbbench's base packages, installed or beside this folder; weights are random.
 Exit code 1 if a stage failed or something was wrong; missed targets are shown, and no failure.
 """
@@ -29,10 +30,10 @@ STAGES = (
     Stage("ceilings", "bandwidth and matrix products of this device", 20, "benchmarks.gpu.ceilings:run"),
     Stage("decode", "decode steps against the floor", 60, "benchmarks.gpu.decode:run"),
     Stage("operators", "where the time of a decode step goes", 30, "benchmarks.gpu.operators:run"),
-    Stage("products", "a step's matrix products, and other ways to ask for them", 20, "benchmarks.gpu.products:run"),
-    Stage("tuning", "the Triton kernels with other splits, tiles, stages and warps", 45, "benchmarks.gpu.tuning:run"),
     Stage("runs", "cbbench run, static and continuous; cbbench sweep", 80, "benchmarks.gpu.runs:run"),
     Stage("peer", "transformers' continuous batching on the same requests", 90, "benchmarks.gpu.peer:run"),
+    Stage("products", "a step's matrix products, and other ways to ask for them", 20, "benchmarks.gpu.products:run"),
+    Stage("tuning", "the Triton kernels with other splits, tiles, stages and warps", 45, "benchmarks.gpu.tuning:run"),
     Stage("swap", "moving KV to the host and back against computing it again", 25, "benchmarks.gpu.swap:run"),
     Stage("flashinfer", "FlashInfer's attention against our oracle", 600, "benchmarks.gpu.flashinfer_attention:run"),
 )

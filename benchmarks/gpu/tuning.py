@@ -7,7 +7,6 @@ setting, if it is one in all cells, is to become the default in engines/referenc
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -57,10 +56,8 @@ SILU = ((512, 4), (1024, 2), (1024, 8), (2048, 4), (2048, 8), (4096, 8))  # bloc
 
 
 def run(task: Task) -> Iterator[Row]:
-    if task.setting.device == "cpu":
-        os.environ["TRITON_INTERPRET"] = "1"  # before triton is loaded, which decides it
-        if problem := interpreter.why_not():
-            raise Skip(problem)
+    if task.setting.device == "cpu" and (problem := interpreter.why_not()):
+        raise Skip(problem)
     bench = Bench(task)
     cells = {f"decode attention {rows}x{context}": (rows, context) for rows, context in task.setting.tuning_cells}
     found = {}
