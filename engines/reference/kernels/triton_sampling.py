@@ -46,7 +46,7 @@ def _sample(out, logits, columns, vocab, logits_row, column, BITS: tl.constexpr,
 
     highest = tl.full([BLOCK], float("-inf"), tl.float32)
     where = lane
-    for start in range(0, vocab, BLOCK):
+    for start in tl.range(0, vocab, BLOCK, loop_unroll_factor=4):  # four loads in flight
         logit = _load(x, start, vocab, BLOCK).to(tl.float32)
         where = tl.where(logit > highest, start + lane, where)
         highest = tl.maximum(highest, logit)
@@ -106,7 +106,8 @@ def _draw(x, vocab, best, sharpness, u, BLOCK: tl.constexpr):
 @triton.jit
 def _draw_sorted(x, vocab, best, sharpness, u, top_k, top_p, BITS: tl.constexpr, BLOCK: tl.constexpr):
     """The same in descending order of weight, of the tokens that top-k and top-p keep. See the picture above."""
-    floor = tl.full([], -(1 << (BITS - 1)), tl.int64)  # the least key; int64, for one less is asked for
+    # The least key, in a type that has one less too.
+    floor = tl.full([], -(1 << (BITS - 1)), tl.int32 if BITS == 16 else tl.int64)
     number, total = _above(x, vocab, best, sharpness, floor - 1, BITS, BLOCK)
     limit = top_p * total
 
@@ -166,8 +167,8 @@ def _above(x, vocab, best, sharpness, v, BITS: tl.constexpr, BLOCK: tl.constexpr
 
 @triton.jit
 def _keys(logit, BITS: tl.constexpr):
-    """int64: the bits of a logit as an integer of the same order. A negative float's bits grow as it falls."""
-    bits = logit.to(tl.int16 if BITS == 16 else tl.int32, bitcast=True).to(tl.int64)
+    """The bits of a logit as an integer of the same order, wider than it. A negative float's bits grow as it falls."""
+    bits = logit.to(tl.int16 if BITS == 16 else tl.int32, bitcast=True).to(tl.int32 if BITS == 16 else tl.int64)
     key = tl.where(bits < 0, bits ^ ((1 << (BITS - 1)) - 1), bits)
     return tl.where(logit.to(tl.float32) == 0.0, 0, key)  # -0.0 is 0.0
 

@@ -174,6 +174,15 @@ def test_attention(
         assert ("wgmma.mma_async" if wide else "mma.sync.aligned.m16n8k16") in result.ptx
 
 
+def test_the_likeliest_token_is_looked_for_with_several_loads_in_flight(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row is one program, and has the memory's latency to wait for with each round: rounds of four blocks."""
+    result = build((triton_sampling, "_sample", partial(sample, 128_256, BF16)), 90, scratch, monkeypatch)
+    rounds = [len(re.findall(r"ld\.global\S*\.v4\.b32", block)) for block in result.ptx.split("$L__")]
+    assert max(rounds) >= 2 * 4
+
+
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize(("wide", "variant"), parameters(other_variants()))
 def test_the_rest(
