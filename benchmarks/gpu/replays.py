@@ -15,7 +15,8 @@ import torch
 from benchmarks.gpu.driving import synchronize
 
 ROUNDS = 10
-WARM_UP = 3  # replays: clocks rise, and the host gets ahead of the device
+WARM_S = 0.005  # clocks rise
+AHEAD = 2  # replays queued before the first that is timed, so that the host is ahead of the device
 
 Work = Callable[[], object]
 
@@ -80,7 +81,11 @@ def _nodes(graph: torch.cuda.CUDAGraph) -> int | None:
 
 def _replayed_us(graph: torch.cuda.CUDAGraph, device: torch.device) -> float:
     marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(ROUNDS)]
-    for _ in range(WARM_UP):
+    until = time.perf_counter() + WARM_S
+    while time.perf_counter() < until:
+        graph.replay()
+        synchronize(device)
+    for _ in range(AHEAD):
         graph.replay()
     for begin, end in marks:
         begin.record()

@@ -39,6 +39,7 @@ DECODE = (
     (1024, 64, 3, 3, 4),
     (256, 64, 3, 2, 4),
     (256, 64, 3, 12, 4),  # more than fit: the next one starts wherever one ends
+    (256, 64, 3, 64, 4),  # about one for each item
     (256, 64, 2, 3, 4),
     (256, 64, 4, 2, 4),
     (512, 64, 4, 2, 4),
