@@ -83,8 +83,17 @@ def _numbers(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def gaps(steps: np.ndarray) -> dict[str, float | None]:
-    """How long the device stood still between steps that followed each other. steps: the ledger."""
+    """How long the device stood still between steps that followed each other, and which share of the time that was
+    before steps with prompts and before the others. steps: the ledger."""
     if len(steps) < 2:
-        return {"gap_us": None, "gap_p99_us": None}
-    gaps_us = np.maximum(np.diff(steps["end_ns"]) - steps["busy_ns"][1:], 0) / 1e3
-    return {"gap_us": float(np.median(gaps_us)), "gap_p99_us": float(np.quantile(gaps_us, 0.99))}
+        return dict.fromkeys(("gap_us", "gap_p99_us", "idle_before_prompts", "idle_before_decodes", "prompt_steps"))
+    took_ns = np.diff(steps["end_ns"])
+    idle_ns = np.maximum(took_ns - steps["busy_ns"][1:], 0)
+    prompts = steps["prefill_rows"][1:] > 0
+    return {
+        "gap_us": float(np.median(idle_ns)) / 1e3,
+        "gap_p99_us": float(np.quantile(idle_ns, 0.99)) / 1e3,
+        "idle_before_prompts": float(idle_ns[prompts].sum() / took_ns.sum()),
+        "idle_before_decodes": float(idle_ns[~prompts].sum() / took_ns.sum()),
+        "prompt_steps": float(took_ns[prompts].sum() / took_ns.sum()),
+    }

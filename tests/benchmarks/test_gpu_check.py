@@ -85,7 +85,17 @@ def test_a_step_lasts_from_the_end_of_the_one_before() -> None:
     assert found["gap_us"] == 100.0  # of 100, 50 and 1,000
     assert found["device_busy"] == pytest.approx(5.85 / 7)
     assert gaps(steps)["gap_us"] == 100.0
-    assert gaps(steps[:1]) == {"gap_us": None, "gap_p99_us": None}
+    assert set(gaps(steps[:1]).values()) == {None}
+
+
+def test_where_a_run_stands_still() -> None:
+    steps = ledger([1_000, 3_000, 6_000, 11_000], [9, 1_500, 2_000, 5_000])
+    steps["prefill_rows"] = [1, 0, 2, 0]
+    found = gaps(steps)
+    assert found["idle_before_prompts"] == pytest.approx(0.1)  # 1,000 of 10,000 ns
+    assert found["idle_before_decodes"] == pytest.approx(0.05)
+    assert found["prompt_steps"] == pytest.approx(0.3)
+    assert set(gaps(steps[:1])) == set(found)
 
 
 def report(device: str = "cuda", **rows: dict[str, Any]) -> dict[str, Any]:
