@@ -47,7 +47,7 @@ def _trial(name: str, make: Callable[[], Way], replays: Replays, expected: torch
         return Trial(name, replays.each(way.works, passes).us, error)
     except (
         Exception
-    ) as problem:  # too little shared memory, say. One that spoils CUDA ends the shipped way's second run
+    ) as problem:  # too little shared memory, say; where CUDA is spoilt, the shipped way's turn fails too
         return Trial(name, problem=" ".join(f"{type(problem).__name__}: {problem}".split())[:200])
 
 
