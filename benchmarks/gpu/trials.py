@@ -45,9 +45,7 @@ def _trial(name: str, make: Callable[[], Way], replays: Replays, expected: torch
             way = make()
             error = error_of(way.result(), expected)
         return Trial(name, replays.each(way.works, passes).us, error)
-    except (
-        Exception
-    ) as problem:  # too little shared memory, say; where CUDA is spoilt, the shipped way's turn fails too
+    except Exception as problem:  # too little shared memory, say; what spoils CUDA fails the shipped way's turn too
         return Trial(name, problem=" ".join(f"{type(problem).__name__}: {problem}".split())[:200])
 
 
