@@ -108,8 +108,8 @@ def _embed(
     if last_token is not None:
         own = tl.where(own < 0, tl.load(last_token + (-1 - own), mask=own < 0, other=0), own)
     row = tl.load(embedding + own * embedding_row + at, mask=real, other=0.0)
-    tl.store(x + token * x_row + at, row, mask=real)
     _store_norm(out + token * out_row, row.to(tl.float32), weight, eps, d, at, real)
+    tl.store(x + token * x_row + at, row, mask=real)  # first, it would cost triton 3.6 a spilled register on sm_90
 
 
 @triton.jit
