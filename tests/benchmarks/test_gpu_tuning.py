@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu import choice, products, tuning
+from benchmarks.gpu import choice, interpreter, products, tuning
 from benchmarks.gpu.choice import Trial, compared, over_all
 from benchmarks.gpu.diagnosis import products_headline, tuning_headline, ways_table
 from benchmarks.gpu.replays import Replays, Timing
@@ -186,6 +186,8 @@ def test_every_product_is_tried_in_every_way() -> None:
 def test_every_setting_of_every_kernel_is_right(tmp_path: Path) -> None:
     """Interpreted, in a process that has not loaded triton yet."""
     pytest.importorskip("triton", reason="triton is not installed: the GPU kernels go unchecked")
+    if problem := interpreter.why_not():
+        pytest.skip(problem)
     out = tmp_path / "out.json"
     script = Path(__file__).parents[2] / "benchmarks" / "gpu_check.py"
     command = [sys.executable, str(script), "--device", "cpu", "--quick", "--stages", "tuning", "--out", str(out)]
