@@ -47,7 +47,7 @@ class Setting:
     @property
     def operator_cells(self) -> tuple[tuple[int, int], ...]:
         """Of the decode cells those whose steps are taken apart"""
-        return self.decode_cells if self.quick else ((64, 4096), (256, 512), (256, 2048), (1, 512))
+        return self.decode_cells if self.quick else ((256, 512), (64, 512), (64, 4096), (256, 2048), (1, 512))
 
     @property
     def mixed_cells(self) -> tuple[tuple[int, int, int], ...]:

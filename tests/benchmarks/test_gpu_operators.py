@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from benchmarks.gpu.floor import decode_operators, floor_s
 from benchmarks.gpu.parts import DecodeStep
 from benchmarks.gpu.replays import Replays, Timing
 from benchmarks.gpu.setting import Setting, Task
+from benchmarks.gpu.table import TARGET_BATCHES
+from benchmarks.gpu_check import STAGES
 from engines.reference.kernels.torch_kernels import TorchKernels
 from engines.reference.model.linear import Linear
 
@@ -183,3 +187,26 @@ def test_what_the_pool_has_no_room_for_is_left_out() -> None:
     model = driving.build("tiny", "cpu", "fp32")
     pool = driving.filled_pool(model, driving.blocks_for(4, 21) - 1)
     assert list(mixed.rows(Setting("cpu", quick=True), model.llama, pool, TorchKernels())) == []
+
+
+def test_what_a_stage_takes_from_another_is_found_before_it() -> None:
+    order = [one.name for one in STAGES]
+    for before, behind in (("ceilings", "decode"), ("decode", "operators"), ("ceilings", "products")):
+        assert order.index(before) < order.index(behind)
+    setting = Setting("cuda", quick=False)
+    assert set(setting.operator_cells) <= set(setting.decode_cells)
+    with_target = {cell for cell in setting.decode_cells if cell[0] in TARGET_BATCHES}
+    assert with_target <= set(setting.operator_cells)
+
+
+def test_the_stages_that_the_docs_name_are_there_in_this_order() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text(encoding="utf-8")
+    order = [one.name for one in STAGES]
+    commands = re.findall(r"gpu_check\.py --stages ([a-z,]+)", text)
+    assert len(commands) >= 2
+    for command in commands:
+        names = command.split(",")
+        assert names == sorted(names, key=order.index)
+    assert set(re.findall(r"^\| `(\w+)` \|", text.partition("| stage |")[2].partition("###")[0], re.MULTILINE)) == set(
+        order
+    )
