@@ -9,6 +9,7 @@ import typer
 USAGE = 2
 UNEXPECTED = 1
 INTERRUPTED = 130
+OURS = ("cbbench", "engines", "reports", "workloads")  # that one of these is missing is nobody's mistake but ours
 
 # Typer carries its own copy of Click; this is the public road to its usage errors.
 TyperUsageError = typer.BadParameter.__mro__[1]
@@ -22,6 +23,8 @@ def explain(error: BaseException) -> tuple[str, int]:
         return "interrupted", INTERRUPTED
     if isinstance(error, OSError) and error.errno is not None:
         return _explain_os_error(error)
+    if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] not in OURS:
+        return f"needs the Python package {error.name.partition('.')[0]}, which is not installed here", USAGE
 
     # Imported only now that something failed: these load NumPy.
     from cbbench.config import UsageError

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,6 +81,15 @@ def test_without_torch_says_what_to_install(cbbench: Call, monkeypatch: pytest.M
     outcome = cbbench("run", *TINY)
     assert outcome.code == 2
     assert "cbbench[engine]" in outcome.error_line
+
+
+@pytest.mark.parametrize(("package", "command"), [("msgspec", "run"), ("httptools", "run --url http://127.0.0.1:9")])
+def test_a_package_that_is_missing_is_one_line(package: str, command: str) -> None:
+    """As in a checkout that is not installed."""
+    code = f"import sys; sys.modules['{package}'] = None; from cbbench.cli.app import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, *command.split()], capture_output=True, text=True, timeout=60)
+    line = f"error: needs the Python package {package}, which is not installed here\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
 def test_full_disk_is_one_line_and_exit_1() -> None:
