@@ -23,7 +23,8 @@ def command(
     ] = 20_000,
     **given: Any,
 ) -> int:
-    """Search rows, tokens per step, admission and buckets for the highest goodput within --sla, and say why.
+    """Search rows, tokens per step and per prompt, admission, order and buckets for the highest goodput within --sla,
+    and say why.
 
     With --law RUN (or --hardware NAME) it explores on the simulator and confirms on the real engine; with --engine
     simulated it only predicts; with neither, every run is real. On the simulator it then tries what it found with as

@@ -22,7 +22,7 @@ from reports.schema import Verdict
 from reports.sweep_schema import Point
 from reports.tuning.file import TUNE, Stage, TuneFile, outcome, write_tune
 from reports.tuning.moves import Bounds
-from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide
+from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide, long_prompt_tokens
 from reports.tuning.trials import Setting, Trial, best_of
 
 TOKENS_GROWTH = 8  # the budget of a step may grow to so many times where it began
@@ -86,7 +86,8 @@ def configs(given: Mapping[str, Any]) -> tuple[RunConfig, RunConfig]:
 
 def start_of(config: RunConfig) -> Setting:
     """Where the search begins; the first run tells the tokens of a step where nobody chose them."""
-    return Setting(config.max_num_seqs, config.max_num_batched_tokens or 0, config.admission, config.prompt_buckets)
+    tokens = config.max_num_batched_tokens or 0
+    return Setting(config.max_num_seqs, tokens, config.admission, config.prompt_buckets, config.max_prompt_chunk)
 
 
 def enough_requests(config: RunConfig, best: Trial, most: int) -> int | None:
@@ -168,6 +169,9 @@ class Search:
             max_num_batched_tokens=setting.max_num_batched_tokens or None,
             admission=setting.admission,
             prompt_buckets=setting.prompt_buckets,
+            max_prompt_chunk=setting.max_prompt_chunk,
+            order=setting.order or self._config.order,
+            ageing=self._config.ageing if setting.order is None else setting.ageing,
         )
         print(f"{self._purpose} {number}: {setting.label()}", file=sys.stderr)
         try:
@@ -184,7 +188,14 @@ class Search:
 
     def _bounds(self, start: Setting) -> Bounds:
         most = max(TOKENS_GROWTH * start.max_num_batched_tokens, self._most_rows)
-        return Bounds(self._most_rows, most, bucket_edge_tokens(self._prompts))
+        return Bounds(
+            self._most_rows,
+            most,
+            bucket_edge_tokens(self._prompts),
+            long_prompt_tokens(self._prompts),
+            in_chunks=self._config.chunked_prefill is not False,
+            first_come=self._config.order == "fcfs",
+        )
 
 
 def show(result: TuneFile, folder: Path, *, json: bool) -> None:

@@ -54,11 +54,10 @@ def _trials(stage: Stage) -> Table:
 
 def _row(trial: Trial, answers: bool) -> Sequence[str]:
     point, setting = trial.point, trial.setting
-    other = [one for one in (setting.admission, setting.prompt_buckets and f"buckets {setting.prompt_buckets}") if one]
     return (
         str(setting.max_num_seqs),
         str(setting.max_num_batched_tokens),
-        ", ".join(other),
+        ", ".join(setting.others()),
         number(trial.goodput_per_s),
         number(point.p99_ttft_ms),
         number(point.p99_tpot_ms),

@@ -1,6 +1,8 @@
 """The same setting in other words: a cbbench.toml fragment, and the flags of vLLM and SGLang that mean the same.
 
-vLLM: docs.vllm.ai, `vllm serve`; SGLang: docs.sglang.ai, server arguments.
+vLLM: docs.vllm.ai, `vllm serve`; SGLang: docs.sglang.ai, server arguments. vLLM cuts a prompt's share of a step at
+--long-prefill-token-threshold as --max-prompt-chunk does (v1/core/sched/scheduler.py). Neither puts the shortest prompt
+first.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ VLLM = {
     "max_model_len": "--max-model-len",
     "kv_blocks": "--num-gpu-blocks-override",
     "block_size": "--block-size",
+    "max_prompt_chunk": "--long-prefill-token-threshold",
 }
 SGLANG = {
     "max_num_seqs": "--max-running-requests",

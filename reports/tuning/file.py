@@ -64,6 +64,9 @@ def outcome(stages: tuple[Stage, ...], *, given: Mapping[str, Any], sha256: str)
         "max_num_batched_tokens": best.setting.max_num_batched_tokens,
         "admission": best.setting.admission,
         "prompt_buckets": best.setting.prompt_buckets,
+        "max_prompt_chunk": best.setting.max_prompt_chunk,
+        "order": best.setting.order,
+        "ageing": best.setting.ageing,
     }
     settings = {name: value for name, value in chosen.items() if value is not None}
     sla = tuple(given["sla"])

@@ -3,8 +3,10 @@
 Every move starts from the best setting so far and changes one thing.
 
     loses KV, or waits for it        another admission, then fewer rows
-    P99 TPOT over its bound          long prompts stall it: smaller chunks, buckets; else come back with the rows
-    P99 TTFT over its bound          a queue, and room: more rows; no queue: bigger chunks
+    P99 TPOT over its bound          prompts stall it: smaller chunks, and where a few are long, of one prompt alone, or
+                                     buckets; else come back with the rows
+    P99 TTFT over its bound          a queue, and room: more rows; no queue: bigger chunks; behind a few long prompts:
+                                     small chunks of those, the shortest first, buckets
     P99 E2EL over its bound          those of its longer part, decode or the wait; then those of the other
     all met, somebody waits          more rows while goodput grows, bigger chunks where the token budget holds them
 """
@@ -35,14 +37,20 @@ from reports.tuning.trials import (
 CLOSE = 1.25  # between two numbers of rows nearer than this nothing new is to be learned
 LEAST_CHUNK_TOKENS = 64
 SOMETIMES = 0.01  # share of the steps
+PROMPTS_ABREAST = 8  # that a step has room for, where none may take more than its share
+PASSED_S = 30  # how long at the most shorter prompts may go before a long one
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """How far the rules may go. `bucket_edge_tokens`: where long prompts begin; None: the lengths are too alike."""
+    """How far the rules may go. `bucket_edge_tokens`: where long prompts begin; None: the lengths are too alike.
+    `long_prompt_tokens`: the prompts' 99th percentile; None: it is too near their median."""
 
     most_rows: int
     most_tokens: int  # of one step
     bucket_edge_tokens: int | None = None
+    long_prompt_tokens: int | None = None
+    in_chunks: bool = True  # a prompt may be split over steps
+    first_come: bool = True  # nobody chose another order
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -93,17 +101,24 @@ def _stall_moves(best: Trial, bounds: Bounds, why: str) -> Iterator[Move]:
     if smaller < setting.max_num_batched_tokens:
         to = msgspec.structs.replace(setting, max_num_batched_tokens=smaller)
         yield Move("smaller-chunk", to, f"{stall}: a smaller chunk, {setting.max_num_batched_tokens} → {smaller}.")
+    yield from _prompt_chunk(best, bounds, stall)
     yield from _buckets(best, bounds, stall)
 
 
 def _ttft_moves(best: Trial, trials: Sequence[Trial], bounds: Bounds, why: str) -> Iterator[Move]:
     signals = best.point.signals
-    seatless = signals.blocked.get("rows", 0.0)  # a P99 is late already where the queue stands now and then
-    if ((signals.waiting_mean or 0) >= 1 or seatless >= SOMETIMES) and has_room(best.point):
-        queue = f"{signals.waiting_mean or 0:.1f} requests wait, for a seat in {seatless:.0%} of the steps"
+    no_seat = signals.blocked.get("rows", 0.0)  # a P99 is late already where the queue stands now and then
+    if ((signals.waiting_mean or 0) >= 1 or no_seat >= SOMETIMES) and has_room(best.point):
+        queue = f"{signals.waiting_mean or 0:.1f} requests wait, for a seat in {no_seat:.0%} of the steps"
         yield from _more_rows(best, trials, bounds, f"{why}, {queue}, KV has room")
     yield from _bigger_chunk(best, bounds, f"{why}, and prompts are what a first token waits for")
-    yield from _buckets(best, bounds, f"{why}, and short prompts stand behind long ones")
+    behind = f"{why}, and short prompts stand behind long ones"
+    queues = (signals.waiting_mean or 0) >= 1 or sum(signals.blocked.values()) >= SOMETIMES
+    chunk = _prompt_chunk(best, bounds, behind)
+    shortest = _shortest_first(best, bounds, behind) if queues else ()
+    seatless = next(iter(best.point.slow_ttft), None) == "queue"  # where the slowest first tokens spend most
+    yield from [*shortest, *chunk] if seatless else [*chunk, *shortest]
+    yield from _buckets(best, bounds, behind)
     if best.point.validity is None or best.point.validity.verdict != "overloaded":
         yield from _fewer_rows(best, trials, f"{why}, and more rows or larger chunks did not help")
 
@@ -145,6 +160,35 @@ def _bigger_chunk(best: Trial, bounds: Bounds, why: str) -> Iterator[Move]:
     if (bigger := min(2 * now, bounds.most_tokens)) > now:
         to = msgspec.structs.replace(best.setting, max_num_batched_tokens=bigger)
         yield Move("bigger-chunk", to, f"{_upper(why)}: more tokens a step, {now} → {bigger}.")
+
+
+def _prompt_chunk(best: Trial, bounds: Bounds, why: str) -> Iterator[Move]:
+    """One prompt gets a share of a step, and then half of that."""
+    setting, long = best.setting, bounds.long_prompt_tokens
+    if long is None or not bounds.in_chunks:
+        return
+    now = setting.max_prompt_chunk
+    chunk = max(LEAST_CHUNK_TOKENS, setting.max_num_batched_tokens // PROMPTS_ABREAST if now is None else now // 2)
+    if chunk < min(now or setting.max_num_batched_tokens, long):
+        to = msgspec.structs.replace(setting, max_prompt_chunk=chunk)
+        yield Move(
+            "prompt-chunk", to, f"{_upper(why)}, {_long(long)}: no more than {chunk} tokens of one prompt a step."
+        )
+
+
+def _shortest_first(best: Trial, bounds: Bounds, why: str) -> Iterator[Move]:
+    """With ageing, as else the longest would never have their turn: so much that they wait PASSED_S for it at most."""
+    long = bounds.long_prompt_tokens
+    if long is None or not bounds.first_come or best.setting.order is not None:
+        return
+    ageing = float(f"{long / PASSED_S:.2g}")
+    to = msgspec.structs.replace(best.setting, order="shortest-prompt", ageing=ageing)
+    words = f"the shortest prompt first, with ageing, so that such a one is passed for {long / ageing:.0f} s at most"
+    yield Move("shortest-first", to, f"{_upper(why)}, {_long(long)}: {words}.")
+
+
+def _long(tokens: int) -> str:
+    return f"one in 100 of {tokens:,} tokens or more"
 
 
 def _buckets(best: Trial, bounds: Bounds, why: str) -> Iterator[Move]:

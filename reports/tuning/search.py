@@ -75,6 +75,12 @@ def advice(best: Trial, bounds: Bounds) -> list[str]:
     return told
 
 
+def long_prompt_tokens(prompt_tokens: Sequence[int]) -> int | None:
+    """The 99th percentile; None unless it is 4 times the median or more."""
+    median, long = (sorted(prompt_tokens)[int(share * (len(prompt_tokens) - 1))] for share in (0.5, 0.99))
+    return long if long >= 4 * median else None
+
+
 def bucket_edge_tokens(prompt_tokens: Sequence[int]) -> int | None:
     """A power of two between the median and the 95th percentile; None unless these are a factor of 4 apart or more."""
     median, long = (sorted(prompt_tokens)[int(share * (len(prompt_tokens) - 1))] for share in (0.5, 0.95))

@@ -26,13 +26,22 @@ class Setting(msgspec.Struct, frozen=True):
     max_num_batched_tokens: int
     admission: str | None = None
     prompt_buckets: str | None = None
+    max_prompt_chunk: int | None = None
+    order: str | None = None  # None: as given, first come first served
+    ageing: float | None = None  # of that order
 
     def label(self) -> str:
         words = [f"{self.max_num_seqs} rows"]
         words += [f"{self.max_num_batched_tokens} tokens a step"] if self.max_num_batched_tokens else []
-        words += [f"admission {self.admission}"] if self.admission else []
+        return ", ".join([*words, *self.others()])
+
+    def others(self) -> list[str]:
+        """What it says beside rows and tokens."""
+        words = [f"admission {self.admission}"] if self.admission else []
+        words += [f"prompt chunk {self.max_prompt_chunk}"] if self.max_prompt_chunk else []
+        words += [f"order {self.order}, ageing {self.ageing:g}"] if self.order and self.ageing else []
         words += [f"buckets {self.prompt_buckets}"] if self.prompt_buckets else []
-        return ", ".join(words)
+        return words
 
 
 class Trial(msgspec.Struct, frozen=True):

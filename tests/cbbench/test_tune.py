@@ -83,6 +83,39 @@ def test_a_bound_on_the_whole_answer_is_met_by_its_longer_part(
     assert "P99 E2EL" in outcome.out
 
 
+LONG_PROMPTS = (
+    "chat:weight=97,workload=(prompt=uniform(50,400);output=uniform(100,300));"
+    "doc:weight=3,workload=(prompt=uniform(6000,12000);output=uniform(100,300))"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (("--rate", 24, "--max-num-seqs", 128, "--sla", "p99_ttft_ms[tenant=chat]<=200", "--sla", "p99_tpot_ms<=14"),
+         "prompt-chunk"),
+        (("--rate", 22, "--kv-blocks", 2200, "--max-num-seqs", 64, "--sla", "p95_ttft_ms<=500"), "shortest-first"),
+    ],
+    ids=["they stall answers", "they hold the queue"],
+)  # fmt: skip
+def test_a_few_long_prompts_keep_nobody_from_the_bounds(
+    cbbench: Callable[..., Outcome], own_folder: Path, arguments: tuple[object, ...], rule: str
+) -> None:
+    """Rows, tokens per step, admission and buckets meet these bounds with none of their settings that tune tries."""
+    few = ("--num-requests", 1000, "--proof-requests", 0)
+    outcome = cbbench(*SIMULATED, "--tenants", LONG_PROMPTS, *few, *arguments, "-o", "tuned")
+    assert outcome.code == 0, outcome.err
+    result = read_tune(own_folder / "tuned")
+    (stage,) = result.stages
+    met = [one for one in stage.trials if one.meets]
+    assert met
+    assert all(one.setting.max_prompt_chunk or one.setting.order for one in met)
+    assert rule in [one.rule for one in stage.decisions]
+    again = cbbench("run", "--config", "tuned/cbbench.toml", "-o", "again", "--json")
+    assert f'"p99": {result.best.point.p99_ttft_ms}' in again.out
+
+
 def test_a_bound_that_no_setting_meets_is_a_miss(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
     outcome = cbbench(*SIMULATED, "--num-requests", 40, "--sla", "p99_tpot_ms<=0.01", "-o", "tuned")
     assert outcome.code == 3

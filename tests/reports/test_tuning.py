@@ -11,10 +11,11 @@ from reports.schema import Signals, SlaResult, Validity
 from reports.sweep_schema import Point
 from reports.tuning.equivalents import sglang_flags, toml_of, vllm_flags
 from reports.tuning.moves import Bounds
-from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide
+from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide, long_prompt_tokens
 from reports.tuning.trials import Setting, Trial, best_of
 
 BOUNDS = Bounds(most_rows=256, most_tokens=8192, bucket_edge_tokens=1024)
+LONG = Bounds(most_rows=32, most_tokens=8192, long_prompt_tokens=9000)
 
 
 def judged(metric: str, value: float, bound: float) -> SlaResult:
@@ -77,6 +78,77 @@ def test_tokens_that_wait_for_prompts_want_smaller_chunks_then_buckets() -> None
     assert first(stalled).to == Setting(32, 1024)
     worse = trial(32, 1024, tpot=70, median_tpot=20)
     assert first(stalled, worse).to == Setting(32, 2048, prompt_buckets="1024")
+
+
+def with_setting(one: Trial, **changes: object) -> Trial:
+    return Trial(msgspec.structs.replace(one.setting, **changes), one.point)
+
+
+def test_long_prompts_that_stall_answers_get_a_share_of_the_step_and_then_half_of_it() -> None:
+    slow = trial(32, 2048, tpot=61, median_tpot=20)
+    tried = with_setting(trial(32, 1024, tpot=70), max_num_batched_tokens=1024)
+    decision = first(slow, tried, bounds=LONG)
+    assert (decision.rule, decision.to) == ("prompt-chunk", Setting(32, 2048, max_prompt_chunk=256))
+    assert decision.words == (
+        "P99 TPOT is 61 of 50 ms, 3.0 times its median, so prompts stall running outputs, one in 100 of 9,000 tokens "
+        "or more: no more than 256 tokens of one prompt a step."
+    )
+    shared = with_setting(trial(32, 2048, tpot=55, median_tpot=20), max_prompt_chunk=256)
+    smaller = with_setting(trial(32, 1024, tpot=56), max_prompt_chunk=256)
+    assert first(slow, tried, shared, smaller, bounds=LONG).to == Setting(32, 2048, max_prompt_chunk=128)
+    least = with_setting(shared, max_prompt_chunk=64)
+    assert decide([least, with_setting(least, max_num_batched_tokens=1024)], LONG).rule == "fewer-rows"
+
+
+@pytest.mark.parametrize(
+    ("slow_ttft", "rules"),
+    [
+        ({"queue": 0.8, "prefill": 0.2}, ["bigger-chunk", "shortest-first", "prompt-chunk"]),
+        ({"prefill": 0.8, "queue": 0.2}, ["bigger-chunk", "prompt-chunk", "shortest-first"]),
+    ],
+)
+def test_short_prompts_behind_long_ones_go_first_or_beside_them(slow_ttft: dict[str, float], rules: list[str]) -> None:
+    late = trial(32, ttft=900)  # and no more rows
+    late = Trial(late.setting, msgspec.structs.replace(late.point, slow_ttft=slow_ttft))
+    trials, decisions = [late], []
+    for _ in rules:
+        decisions.append(decide(trials, LONG))
+        assert decisions[-1].to is not None
+        trials.append(Trial(decisions[-1].to, late.point))
+    assert [one.rule for one in decisions] == rules
+    shortest = next(one for one in decisions if one.rule == "shortest-first")
+    assert shortest.to == Setting(32, 2048, order="shortest-prompt", ageing=300.0)
+    assert shortest.words == (
+        "P99 TTFT is 900 of 500 ms, and short prompts stand behind long ones, one in 100 of 9,000 tokens or more: the "
+        "shortest prompt first, with ageing, so that such a one is passed for 30 s at most."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "never"),
+    [
+        ({"long_prompt_tokens": None}, {"prompt-chunk", "shortest-first"}),
+        ({"in_chunks": False}, {"prompt-chunk"}),
+        ({"first_come": False}, {"shortest-first"}),
+    ],
+    ids=["lengths alike", "no chunks", "another order was chosen"],
+)
+def test_long_prompts_are_let_alone_where_nothing_speaks_for_it(changes: dict[str, object], never: set[str]) -> None:
+    bounds = msgspec.structs.replace(LONG, **changes)
+    trials = [trial(32, ttft=900)]
+    found = set()
+    while (decision := decide(trials, bounds)).to is not None:
+        found.add(decision.rule)
+        trials.append(Trial(decision.to, trials[0].point))
+    assert "fewer-rows" in found
+    assert not found & never
+
+
+def test_nobody_goes_first_where_nobody_waits() -> None:
+    trials = [trial(32, ttft=900, waiting_mean=0.2, blocked={"rows": 0.001})]
+    while (decision := decide(trials, LONG)).to is not None:
+        assert decision.rule != "shortest-first"
+        trials.append(Trial(decision.to, trials[0].point))
 
 
 def test_lost_memory_asks_for_another_admission_then_for_fewer_rows() -> None:
@@ -202,6 +274,13 @@ def test_long_prompts_are_those_far_above_the_median(prompts: list[int], edge: i
     assert bucket_edge_tokens(prompts) == edge
 
 
+@pytest.mark.parametrize(
+    ("prompts", "long"), [([100] * 99 + [200], None), ([100] * 97 + [9000] * 3, 9000), ([100] * 199 + [9000], None)]
+)
+def test_a_few_long_prompts_are_those_far_above_the_median(prompts: list[int], long: int | None) -> None:
+    assert long_prompt_tokens(prompts) == long
+
+
 def test_the_same_setting_in_other_words() -> None:
     setting = {"max_num_seqs": 24, "max_num_batched_tokens": 512, "admission": "peak", "prefix_caching": False}
     assert toml_of(setting, "why") == (
@@ -211,6 +290,9 @@ def test_the_same_setting_in_other_words() -> None:
     assert vllm_flags(setting) == (vllm, ["admission"])
     sglang = "--max-running-requests 24 --chunked-prefill-size 512 --disable-radix-cache"
     assert sglang_flags(setting) == (sglang, ["admission"])
+    long = {"max_prompt_chunk": 256, "order": "shortest-prompt", "ageing": 300.0}
+    assert vllm_flags(long) == ("--long-prefill-token-threshold 256", ["order", "ageing"])
+    assert sglang_flags(long) == ("", ["max-prompt-chunk", "order", "ageing"])
     pool = {"kv_blocks": 100, "block_size": 16}
     assert sglang_flags(pool)[0] == "--page-size 16 --max-total-tokens 1600"
     assert vllm_flags(pool)[0] == "--num-gpu-blocks-override 100 --block-size 16"
