@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engines.reference.kernels._triton import tl, triton
+from engines.reference.kernels._triton import launched, tl, triton, wait
 
 SPLIT = 256  # positions per item; a multiple of TILE
 TILE = 64  # positions per iteration, whatever the block size: pages are gathered. Half of it in float32
@@ -51,6 +51,7 @@ class Tuning:
     stages: int = STAGES
     programs_per_sm: int = PROGRAMS_PER_SM
     warps: int = WARPS
+    early: bool = False  # see engines.reference.kernels._triton.launched
 
 
 SHIPPED = Tuning()
@@ -116,7 +117,7 @@ def decode_attention(
     """
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     attend(q, kv, tables, lengths, splits, out, tuning)
-    merge(splits, out)
+    merge(splits, out, tuning.early)
     return out
 
 
@@ -141,16 +142,16 @@ def attend(
         q.stride(0), q.stride(1), out.stride(0), out.stride(1), *kv.stride()[:4], tables.stride(0),
         HEADS=heads, GROUP=group, M=max(triton.next_power_of_2(group), 16), D=head_dim, BLOCK_SIZE=block_size,
         TILE=tuning.tile * 2 // q.element_size(), PRECISION="ieee" if q.dtype == torch.float32 else None,
-        num_warps=tuning.warps, num_stages=tuning.stages,
+        num_warps=tuning.warps, num_stages=tuning.stages, **launched(tuning.early),
     )  # fmt: skip
 
 
-def merge(splits: DecodeSplits, out: torch.Tensor) -> None:
+def merge(splits: DecodeSplits, out: torch.Tensor, early: bool = False) -> None:
     """The rows of several items, or of none, into `out`: [rows, heads, head_dim]"""
     rows, heads, head_dim = out.shape
     _merge[(rows, heads)](
         out, splits.output, splits.maximum, splits.sum, splits.row_items, out.stride(0), out.stride(1),
-        HEADS=heads, D=head_dim, MERGE=MERGE, num_warps=1 if head_dim <= 64 else 2,
+        HEADS=heads, D=head_dim, MERGE=MERGE, num_warps=1 if head_dim <= 64 else 2, **launched(early),
     )  # fmt: skip
 
 
@@ -193,9 +194,10 @@ def _attend(
     scale,  # of the scores, times log2(e): exp2 is what the hardware has
     q_row, q_head, out_row, out_head, kv_block, kv_value, kv_head, kv_offset, table_row,  # strides
     HEADS: tl.constexpr, GROUP: tl.constexpr, M: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr, PRECISION: tl.constexpr,
+    TILE: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (kv head, p): items p, p + programs, ... of the list."""
+    wait(EARLY)
     group = tl.arange(0, M)
     head = tl.program_id(0) * GROUP + group
     d = tl.arange(0, D)
@@ -247,9 +249,10 @@ def _attend(
 @triton.jit
 def _merge(
     out, partial_output, partial_max, partial_sum, row_items, out_row, out_head,
-    HEADS: tl.constexpr, D: tl.constexpr, MERGE: tl.constexpr,
+    HEADS: tl.constexpr, D: tl.constexpr, MERGE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (row, head): out = sum of partial outputs / sum of partial sums, each faded to the highest maximum."""
+    wait(EARLY)
     row = tl.program_id(0)
     head = tl.program_id(1)
     first = tl.load(row_items + row)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from engines.reference.kernels._triton import tl, triton
+from engines.reference.kernels._triton import launched, tl, triton, wait
 
 SILU_BLOCK = 1024
 SILU_WARPS = 4
@@ -36,18 +36,25 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def add_rms_norm(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, warps: int | None = None
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    warps: int | None = None,
+    early: bool = False,
 ) -> torch.Tensor:
     """residual += x in place, rounded to its type; returns the norm of the rounded sum."""
-    return _norm(x, residual, weight, eps, warps)
+    return _norm(x, residual, weight, eps, warps, early)
 
 
-def silu_mul(gate_up: torch.Tensor, block: int = SILU_BLOCK, warps: int = SILU_WARPS) -> torch.Tensor:
+def silu_mul(
+    gate_up: torch.Tensor, block: int = SILU_BLOCK, warps: int = SILU_WARPS, early: bool = False
+) -> torch.Tensor:
     """[tokens, 2 f] -> [tokens, f]: silu(first half) * second half"""
     tokens, width = gate_up.shape
     out = torch.empty(tokens, width // 2, dtype=gate_up.dtype, device=gate_up.device)
     _silu_mul[(tokens, triton.cdiv(width // 2, block))](
-        out, gate_up, width // 2, gate_up.stride(0), BLOCK=block, num_warps=warps
+        out, gate_up, width // 2, gate_up.stride(0), BLOCK=block, num_warps=warps, **launched(early)
     )
     return out
 
@@ -61,6 +68,7 @@ def rope_and_write(
     q_norm: torch.Tensor | None,
     k_norm: torch.Tensor | None,
     eps: float,
+    early: bool = False,
 ) -> None:
     """Norm (where the model has it) and rotate q in place; norm and rotate k, and write k and v into the pool.
 
@@ -76,7 +84,7 @@ def rope_and_write(
         qkv, kv, slots, cos, sin, q_norm, k_norm, eps,
         qkv.stride(0), qkv.stride(1), *kv.stride()[:4], cos.stride(0), sin.stride(0),
         KV_HEADS=kv_heads, GROUP=group, G=triton.next_power_of_2(group), HALF=head_dim // 2, BLOCK_SIZE=block_size,
-        num_warps=1,
+        num_warps=1, **launched(early),
     )  # fmt: skip
 
 
@@ -85,13 +93,18 @@ def norm_warps(d: int) -> int:
 
 
 def _norm(
-    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float, warps: int | None = None
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor,
+    eps: float,
+    warps: int | None = None,
+    early: bool = False,
 ) -> torch.Tensor:
     tokens, d = x.shape
     out = torch.empty_like(x)
     _rms_norm[(tokens,)](
         out, x, residual, weight, eps, d, out.stride(0), x.stride(0), residual.stride(0) if residual is not None else 0,
-        BLOCK=triton.next_power_of_2(d), num_warps=warps or norm_warps(d),
+        BLOCK=triton.next_power_of_2(d), num_warps=warps or norm_warps(d), **launched(early),
     )  # fmt: skip
     return out
 
@@ -113,8 +126,11 @@ def _embed(
 
 
 @triton.jit
-def _rms_norm(out, x, residual, weight, eps, d, out_row, x_row, residual_row, BLOCK: tl.constexpr):
+def _rms_norm(
+    out, x, residual, weight, eps, d, out_row, x_row, residual_row, BLOCK: tl.constexpr, EARLY: tl.constexpr
+):  # fmt: skip
     """Program (token): the whole row is in registers, so it is read once."""
+    wait(EARLY)
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     real = at < d
@@ -136,8 +152,9 @@ def _store_norm(out, row, weight, eps, d, at, real):
 
 
 @triton.jit
-def _silu_mul(out, gate_up, width, gate_up_row, BLOCK: tl.constexpr):
+def _silu_mul(out, gate_up, width, gate_up_row, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """Program (token, block of columns)"""
+    wait(EARLY)
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = at < width
@@ -151,11 +168,13 @@ def _rope_and_write(
     qkv, kv, slots, cos, sin, q_norm, k_norm, eps,
     qkv_token, qkv_head, kv_block, kv_value, kv_head, kv_offset, cos_token, sin_token,  # strides
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, G: tl.constexpr, HALF: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (token, kv head), on one axis as the others end at 65,535: the query heads of that KV head, its k and v.
 
     A head is a pair of halves (a, b), which become (a cos - b sin, b cos + a sin).
     """
+    wait(EARLY)
     head = tl.program_id(0) % KV_HEADS
     token = (tl.program_id(0) // KV_HEADS).to(tl.int64)
     half = tl.arange(0, HALF)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from engines.reference.kernels import Attend, Upload, triton_fused, triton_sampling
 from engines.reference.kernels.triton_attention import EagerStep
-from engines.reference.kernels.triton_decode import SPLIT, DecodeSplits, decode_attention, plan_splits
+from engines.reference.kernels.triton_decode import SHIPPED, SPLIT, DecodeSplits, Tuning, decode_attention, plan_splits
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.linear import Linear
 from engines.scheduling.plan import IntArray, Tables
@@ -19,9 +20,12 @@ class TritonKernels:
     name = "triton: paged kernels, split over KV"
     captures = True
 
-    def __init__(self, max_num_seqs: int) -> None:
-        """max_num_seqs: rows that are launched most of the time; more are right too."""
+    def __init__(self, max_num_seqs: int, *, early: bool = False) -> None:
+        """max_num_seqs: rows that are launched most of the time; more are right too. early: a layer's kernels take
+        their places while those in front of them still end (compute capability 9.0)."""
         self._rows = max_num_seqs
+        self._early = early
+        self._tuning = replace(SHIPPED, early=early)
 
     def prepare(
         self, tables: Tables, lengths: IntArray, starts: IntArray, kv: torch.Tensor, upload: Upload = torch.from_numpy
@@ -35,7 +39,7 @@ class TritonKernels:
 
         def step(n: int) -> Attend:
             plan_splits(splits, lengths[:n])
-            return partial(_decode, tables=tables[:n], lengths=lengths[:n], splits=splits)
+            return partial(_decode, tables=tables[:n], lengths=lengths[:n], splits=splits, tuning=self._tuning)
 
         return step
 
@@ -58,7 +62,7 @@ class TritonKernels:
     def project_and_norm(
         self, linear: Linear, y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return x, triton_fused.add_rms_norm(linear(y), x, weight, eps)
+        return x, triton_fused.add_rms_norm(linear(y), x, weight, eps, early=self._early)
 
     def rope_and_write(
         self,
@@ -71,10 +75,10 @@ class TritonKernels:
         k_norm: torch.Tensor | None,
         eps: float,
     ) -> None:
-        triton_fused.rope_and_write(qkv, kv, places, cos, sin, q_norm, k_norm, eps)
+        triton_fused.rope_and_write(qkv, kv, places, cos, sin, q_norm, k_norm, eps, self._early)
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        return triton_fused.silu_mul(gate_up)
+        return triton_fused.silu_mul(gate_up, early=self._early)
 
     def sample(self, logits: torch.Tensor, columns: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         return triton_sampling.sample(logits, columns, out)
@@ -89,6 +93,11 @@ def splits_for(rows: int, blocks: int, pool: KVPool, heads: int, split: int = SP
 
 
 def _decode(
-    q: torch.Tensor, kv: torch.Tensor, tables: torch.Tensor, lengths: torch.Tensor, splits: DecodeSplits
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    tables: torch.Tensor,
+    lengths: torch.Tensor,
+    splits: DecodeSplits,
+    tuning: Tuning,
 ) -> torch.Tensor:
-    return decode_attention(q, kv, tables, lengths, splits)
+    return decode_attention(q, kv, tables, lengths, splits, tuning=tuning)

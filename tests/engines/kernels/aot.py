@@ -24,7 +24,7 @@ TYPES = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64",
     torch.int32: "i32", torch.int64: "i64", torch.uint8: "u8", torch.bool: "i1",
 }  # fmt: skip
-OPTIONS = ("num_warps", "num_stages", "maxnreg")
+OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_pdl")
 
 
 @dataclass(frozen=True)

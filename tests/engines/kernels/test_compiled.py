@@ -44,12 +44,13 @@ def int32(*shape: int) -> torch.Tensor:
     return torch.zeros(shape, dtype=torch.int32)
 
 
-def decode(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, rows: int = ROWS) -> None:
+def decode(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, rows: int = ROWS, early: bool = False) -> None:
     splits = triton_decode.DecodeSplits(rows, 4 * rows, kv_heads * group, head_dim, CPU)
     q = torch.zeros(rows, kv_heads * group, head_dim, dtype=dtype)
     kv = torch.zeros(2, 2, kv_heads, 16, head_dim, dtype=dtype)
     triton_decode.plan_splits(splits, int32(rows))
-    triton_decode.decode_attention(q, kv, int32(rows, rows), int32(rows), splits)
+    tuning = replace(triton_decode.SHIPPED, early=early)
+    triton_decode.decode_attention(q, kv, int32(rows, rows), int32(rows), splits, tuning=tuning)
 
 
 def captured(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype) -> None:
@@ -67,19 +68,19 @@ def prefill(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, rows: 
     triton_prefill.prefill_attention(q, kv, int32(rows, rows), int32(rows), int32(rows + 1))
 
 
-def rope(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, norm: bool = False) -> None:
+def rope(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, norm: bool = False, early: bool = False) -> None:
     qkv = torch.zeros(ROWS, kv_heads * (group + 2), head_dim, dtype=dtype)
     kv = torch.zeros(2, 2, kv_heads, 16, head_dim, dtype=dtype)
     cos, sin = torch.zeros(ROWS, 1, head_dim, dtype=dtype).chunk(2, dim=-1)
     weight = torch.zeros(head_dim) if norm else None  # norms stay float32 in every model
     slots = torch.zeros(ROWS, dtype=torch.int64)
-    triton_fused.rope_and_write(qkv, kv, slots, cos, sin, weight, weight, 1e-6)
+    triton_fused.rope_and_write(qkv, kv, slots, cos, sin, weight, weight, 1e-6, early)
 
 
-def norm(d: int, dtype: torch.dtype, residual: bool) -> None:
+def norm(d: int, dtype: torch.dtype, residual: bool, early: bool = False) -> None:
     x, weight = torch.zeros(ROWS, d, dtype=dtype), torch.zeros(d)
     if residual:
-        triton_fused.add_rms_norm(x, x.clone(), weight, 1e-6)
+        triton_fused.add_rms_norm(x, x.clone(), weight, 1e-6, early=early)
     else:
         triton_fused.rms_norm(x, weight, 1e-6)
 
@@ -89,8 +90,8 @@ def embed(d: int, dtype: torch.dtype) -> None:
     triton_fused.embed(ids, ids, torch.zeros(4, d, dtype=dtype), torch.zeros(d), 1e-6)
 
 
-def silu(ffn: int, dtype: torch.dtype) -> None:
-    triton_fused.silu_mul(torch.zeros(ROWS, 2 * ffn, dtype=dtype))
+def silu(ffn: int, dtype: torch.dtype, early: bool = False) -> None:
+    triton_fused.silu_mul(torch.zeros(ROWS, 2 * ffn, dtype=dtype), early=early)
 
 
 def sample(vocab: int, dtype: torch.dtype) -> None:
@@ -192,6 +193,32 @@ def test_the_rest(
     if wide:
         assert re.search(r"ld\.global\S*\.v4\.b32", result.ptx)
     assert not re.search(r"^\s*call", result.ptx, re.MULTILINE)  # no slow path of a library function
+
+
+def early_variants() -> Iterator[Any]:
+    c = SHAPES["llama-3.1-8b"]
+    heads = (c.kv_heads, c.heads // c.kv_heads, c.head_dim, BF16)
+    rotate, attend = partial(rope, *heads, early=True), partial(decode, *heads, early=True)
+    for module, kernel, call in (
+        (triton_fused, "_rope_and_write", rotate),
+        (triton_decode, "_attend", attend),
+        (triton_decode, "_merge", attend),
+        (triton_fused, "_rms_norm", partial(norm, c.d_model, BF16, True, early=True)),
+        (triton_fused, "_silu_mul", partial(silu, c.ffn, BF16, early=True)),
+    ):
+        yield pytest.param((module, kernel, call), id=kernel)
+
+
+@pytest.mark.parametrize("variant", [*early_variants()])
+def test_a_kernel_that_is_launched_early_waits_before_it_touches_memory(
+    variant: Variant, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ptx = build(variant, 90, scratch, monkeypatch).ptx
+    before, _, after = ptx.partition("griddepcontrol.wait")
+    assert after.lstrip("; \n\t").find("griddepcontrol.launch_dependents") >= 0
+    assert not re.search(r"(ld|st|cp\.async)\S*\.global", before)
+    assert not re.search(r"^\s*@?%?\w* *(bra|ret)", before, re.MULTILINE)  # no program ends or turns off before
+    assert recorded(*variant).options["launch_pdl"]
 
 
 def test_the_programs_of_a_multiprocessor_fit_side_by_side(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
