@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
+
+gguf = pytest.importorskip("gguf", reason="gguf is not installed")
 
 from engines.base import EngineError
 from engines.reference import load_model
