@@ -44,15 +44,18 @@ class DecodeStep:
             torch.from_numpy(array).to(on) for array in (np.full(rows, context), slots, np.arange(rows), columns)
         )
         self._ids = -1 - self._seats  # the token that was sampled for it last
-        self._last_token = torch.randint(llama.config.vocab, (rows + 1,), device=on)
+        self._last_token = torch.arange(rows + 1, device=on) % llama.config.vocab
         self._sampled = torch.zeros(rows, dtype=torch.int64, device=on)
         self._on_device = [torch.from_numpy(column).to(on) for column in (self._tables, self._lengths)]
         self._static = kernels.static_decode(*self._on_device, pool, llama.config.heads) if kernels.captures else None
 
-    def whole(self) -> None:
+    def whole(self) -> torch.Tensor:
+        """The logits, for those who want to see them."""
         tokens = Tokens(self._ids, self._positions, self._slots, self._prepared(), self._last_token)
         hidden = self._llama.forward(tokens, self._pool, self._kernels)
-        self._sample(self._llama.logits(hidden, self._kernels))
+        logits = self._llama.logits(hidden, self._kernels)
+        self._sample(logits)
+        return logits
 
     def _prepared(self) -> Attend:
         if self._static is not None:
