@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-gguf = pytest.importorskip("gguf", reason="gguf is not installed")
+pytest.importorskip("gguf", reason="gguf is not installed")
+
+import gguf
 
 from engines.base import EngineError
 from engines.reference import load_model
