@@ -108,6 +108,15 @@ def mixed_attention(bench: Bench) -> dict[str, Any]:
     return attention(bench, [257, 40, 65], [1, 1, 33])
 
 
+def embed(bench: Bench) -> dict[str, Any]:
+    """Of tokens that the host knows, and of those that a seat sampled last."""
+    embedding, weight = bench.random(100, bench.config.d_model), bench.random(bench.config.d_model, seed=1).float()
+    ids = torch.tensor([3, -1, 99, -3, 0], device=bench.device)
+    last_token = torch.tensor([7, 8, 9], device=bench.device)
+    expected = torch_fused.embed(ids.cpu(), last_token.cpu(), embedding.cpu().float(), weight.cpu(), EPS)
+    return bench.compared(*zip(bench.kernels.embed(ids, last_token, embedding, weight, EPS), expected, strict=True))
+
+
 def rms_norm(bench: Bench) -> dict[str, Any]:
     x, weight = bench.random(ROWS, bench.config.d_model), bench.random(bench.config.d_model, seed=1).float()
     expected = torch_fused.rms_norm(x.cpu().float(), weight.cpu(), EPS)
@@ -173,6 +182,7 @@ CHECKS = {
     "prefill attention": prefill_attention,
     "mixed attention": mixed_attention,
     "rope and KV write": rope_and_write,
+    "embedding": embed,
     "rms norm": rms_norm,
     "project, add, norm": project_and_norm,
     "silu times up": silu_mul,

@@ -32,6 +32,7 @@ def test_the_right_kernels_are_right() -> None:
         ("silu times up", "silu_mul", lambda right: lambda x: right(x) * 1.02),
         ("silu times up", "silu_mul", lambda right: lambda x: right(x) * float("nan")),
         ("rms norm", "rms_norm", lambda right: lambda x, weight, eps: right(x, weight, 0.1)),
+        ("embedding", "embed", lambda right: lambda ids, last, *rest: right(ids, last.flip(0), *rest)),
         ("sampling", "sample", lambda right: lambda logits, columns, out: right(-logits, columns, out)),
     ],
 )
