@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -67,7 +67,12 @@ class Reference:
         return encoder_of(self._base.model, random_weights=self._base.weights == "random")
 
     def scheduler(self, config: RunConfig, kv_blocks: int) -> SchedulerConfig:
-        return scheduler_of(config, kv_blocks, self.context_tokens(config), self.model.device)
+        made = scheduler_of(config, kv_blocks, self.context_tokens(config), self.model.device)
+        if config.swap_blocks is not None or not made.swap_blocks:
+            return made
+        from engines.reference.engine import host_blocks
+
+        return replace(made, swap_blocks=min(made.swap_blocks, host_blocks(self.model, config.block_size)))
 
     def kv_blocks_in_memory(self, config: RunConfig) -> int:
         from engines.reference.engine import GPU_SHARE, default_kv_blocks

@@ -14,7 +14,7 @@ from engines.reference.dry_step import dry_step, warm_up_steps
 from engines.reference.executor import TorchExecutor
 from engines.reference.graphs import choose_sizes
 from engines.reference.kernels.choose import choose_kernels
-from engines.reference.kv_pool import KVPool, default_blocks, free_bytes
+from engines.reference.kv_pool import MEMORY_SHARE, KVPool, default_blocks, free_bytes
 from engines.reference.memory import GPU_SHARE, measure_gpu
 from engines.reference.model.weights import LoadedModel
 from engines.scheduling.config import SchedulerConfig
@@ -65,6 +65,14 @@ def default_kv_blocks(
         dtype=llama.dtype,
         device=llama.device,
     )
+
+
+def host_blocks(model: LoadedModel, block_size: int) -> int:
+    """KV blocks that a quarter of the host's free memory holds, one at least: where a GPU's are swapped to, each is
+    there for good."""
+    llama = model.llama
+    block_bytes = llama.config.kv_elements_per_token * block_size * llama.dtype.itemsize
+    return max(int(free_bytes(torch.device("cpu")) * MEMORY_SHARE) // block_bytes, 1)
 
 
 class ReferenceEngine:

@@ -1,0 +1,25 @@
+"""What an engine gets where the command line leaves it to us."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from cbbench.config import RunConfig
+from cbbench.experiment.kinds import Reference
+
+SWAPPING = RunConfig(model="tiny", device="cpu", dtype="fp32", on_kv_pressure="swap")
+BLOCK_BYTES = 4 * 2 * 2 * 2 * 16 * 16  # float32, K and V, layers, KV heads, head_dim, positions
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(None, 25), (60, 60)])
+def test_the_host_pool_is_the_kv_pools_size_within_a_quarter_of_the_hosts_memory(
+    asked: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's pool may be larger than the host, whose blocks are pinned: there from the start."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr("engines.reference.engine.free_bytes", lambda device: 100 * BLOCK_BYTES)
+    config = msgspec.structs.replace(SWAPPING, swap_blocks=asked)
+    reference = Reference(config)
+    assert reference.scheduler(config, 1000).swap_blocks == expected
+    assert reference.scheduler(config, 20).swap_blocks == (asked or 20)
