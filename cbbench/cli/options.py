@@ -146,7 +146,7 @@ RUN_OPTIONS = (
     option("victim", str, SCHEDULER, "Who is preempted. newest: the last one in. least-computed: the cheapest to "
            "compute again. lowest-priority: the least urgent. Default: newest.", metavar="WORD"),
     option("swap_blocks", int, SCHEDULER, "KV blocks kept on the host for swap; when they run out, swap recomputes. "
-           "Default: as many as --kv-blocks.", metavar="N"),
+           "Default: as many as the KV cache has, within a quarter of the host's memory.", metavar="N"),
     on_off("prefix_caching", SCHEDULER, "Reuse the KV blocks of prompts that begin alike, within a tenant. Default: "
            "off."),
     option("static_patience", float, SCHEDULER, "Seconds a static batch waits for its seats to fill. Default: 0.",
