@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cbbench.cli.options import DEBUG, takes
+from cbbench.cli.shown import PERCENTILES, asked
 
 
 @takes(DEBUG)
@@ -40,6 +41,7 @@ def command(
             "sweep, for two runs report-A-B here; stdout for md, csv or vllm-json alone.",
         ),
     ] = None,
+    percentiles: Annotated[str | None, PERCENTILES] = None,
     json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
     timeline: Annotated[
         bool, typer.Option("--timeline", help="Show who sat in which seat at which step. Default: off.")
@@ -50,6 +52,7 @@ def command(
     from cbbench.experiment.export import export
     from cbbench.experiment.report import report
 
+    chosen = asked(percentiles)
     if formats is not None:
-        return export(folders, formats, output, terminal_only=json or timeline)
-    return report(folders, output, json=json, timeline=timeline)
+        return export(folders, formats, output, terminal_only=json or timeline, asked=chosen)
+    return report(folders, output, json=json, timeline=timeline, asked=chosen)

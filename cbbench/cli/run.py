@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from cbbench.cli.options import CONFIG_FILE, DEBUG, RUN_OPTIONS, takes
+from cbbench.cli.shown import PERCENTILES, asked
 
 
 @takes(*RUN_OPTIONS, CONFIG_FILE, DEBUG)
-def command(**given: Any) -> int:
+def command(percentiles: Annotated[str | None, PERCENTILES] = None, **given: Any) -> int:
     """Run one workload once: throughput, TTFT, TPOT and where the work went.
 
     cbbench run --model tiny --workload bus-stop --mode static
@@ -23,4 +24,4 @@ def command(**given: Any) -> int:
     from cbbench.experiment.run import run
     from cbbench.settings import gather
 
-    return run(build_config(gather("run", given)))
+    return run(build_config(gather("run", given)), asked(percentiles))

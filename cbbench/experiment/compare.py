@@ -11,6 +11,8 @@ from rich.console import Console
 from cbbench.config import UsageError
 from reports.budgets import parse_budgets
 from reports.interop import read_any
+from reports.metrics import request_times
+from reports.percentiles import Percentiles, percentiles
 from reports.regression import budgets_of, measure_metric
 from reports.render.changes import changes_view
 from reports.render.compare import side_by_side
@@ -21,8 +23,8 @@ from reports.stored import Stored
 SHOWN = parse_budgets([f"{name}=0%" for name in ("tpot", "p50_tpot_ms", "ttft", "p99_ttft_ms", "e2el", "throughput")])
 
 
-def compare(paths: Sequence[Path]) -> int:
-    """The exit code; it judges nothing (`cbbench gate --baseline` does)."""
+def compare(paths: Sequence[Path], asked: Sequence[float] | None = None) -> int:
+    """The exit code; it judges nothing (`cbbench gate --baseline` does). `asked`: percentiles to show."""
     runs = read_any(paths)
     if len(runs) < 2:
         raise UsageError("compare takes two runs or more")
@@ -30,13 +32,19 @@ def compare(paths: Sequence[Path]) -> int:
         print(f"note: {note}", file=sys.stderr)
     labels = _labels(runs)
     console = Console()
-    console.print(side_by_side([one.run for one in runs], labels))
+    chosen = None if asked is None else [percentiles_of(one, asked) for one in runs]
+    console.print(side_by_side([one.run for one in runs], labels, chosen))
     if len(runs) == 2:
         scenario = Scenario("", (Pair(*runs),))
         measured = [measure_metric(scenario, one) for one in budgets_of(scenario, SHOWN)]
         names = (labels[0], labels[1]) if _by_mode(runs) else ("A", "B")
         console.print(changes_view(scenario.pairs[0], measured, names))
     return 0
+
+
+def percentiles_of(one: Stored, asked: Sequence[float]) -> Percentiles:
+    assert one.run.summary is not None  # every stored run has one
+    return percentiles(one.run.summary, None if one.record is None else request_times(one.record), asked)
 
 
 def _labels(runs: Sequence[Stored]) -> list[str]:

@@ -6,12 +6,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 
 import msgspec
 
 from cbbench.config import UsageError
-from cbbench.experiment.report import finished_run, is_sweep
+from cbbench.experiment.report import finished_run, is_sweep, refuse_percentiles
 from engines.base import RunRecord
 from reports.curves import label_of, read_sweep
 from reports.document import Report
@@ -22,6 +23,7 @@ from reports.pages.pair import labels_of, pair_report
 from reports.pages.reported import Reported, reported
 from reports.pages.run import run_report
 from reports.pages.sweep import sweep_report
+from reports.percentiles import SHOWN
 from reports.render.csv import points_csv, requests_csv
 from reports.render.markdown import report_markdown
 from reports.schema import RunFile
@@ -33,14 +35,23 @@ PICTURES = ("png", "svg")
 STDOUT = Path("-")
 
 
-def export(folders: Sequence[Path], formats_text: str, output: Path | None, *, terminal_only: bool) -> int:
+def export(
+    folders: Sequence[Path],
+    formats_text: str,
+    output: Path | None,
+    *,
+    terminal_only: bool,
+    asked: Sequence[float] | None = None,
+) -> int:
     """The exit code. What is asked for is checked before anything is read, and read before anything is written."""
     formats = parse_formats(formats_text)
     if terminal_only:
         raise UsageError("--json and --timeline belong to the terminal's view; leave out --format")
     if output == STDOUT and (len(formats) > 1 or formats[0] in PICTURES):
         raise UsageError("--output: - takes one of html, md, csv and vllm-json")
-    source = source_of(folders)
+    if asked is not None and not set(formats) & {"html", "md"}:
+        raise UsageError(f"--percentiles: {formats_text} has no table of them; html and md have")
+    source = source_of(folders, asked)
     files = {path: make for one in formats for path, make in places(source, one, formats, output).items()}
     ready = [(path, make()) for path, make in files.items()]
     for path, data in ready:
@@ -87,8 +98,8 @@ class Source:
         return msgspec.json.format(msgspec.json.encode(as_vllm_json(self.runs[0].run, self.runs[0].record))) + b"\n"
 
 
-def source_of(folders: Sequence[Path]) -> Source:
-    """UsageError for what cannot be reported on together."""
+def source_of(folders: Sequence[Path], asked: Sequence[float] | None = None) -> Source:
+    """UsageError for what cannot be reported on together. `asked`: percentiles of the tables."""
     if len(folders) > 2:
         raise UsageError(f"report takes one run or sweep, or two runs, got {len(folders)} folders")
     if tunings := [one for one in folders if (one / TUNE).exists()]:
@@ -96,6 +107,8 @@ def source_of(folders: Sequence[Path]) -> Source:
     sweeps = [one for one in folders if not is_result(one) and is_sweep(one)]
     if sweeps and len(folders) > 1:
         raise UsageError(f"report takes two runs, but {sweeps[0]} is a sweep")
+    if sweeps and asked is not None:
+        refuse_percentiles(sweeps[0])
     if sweeps:
         sweep = read_sweep(folders[0])
         return Source(sweep, evidence_of(folders[0], sweep), folders[0])
@@ -103,9 +116,9 @@ def source_of(folders: Sequence[Path]) -> Source:
     short = [one.resolve().name for one in folders]
     if len(runs) == 1:
         folder = folders[0].parent if folders[0].is_file() else folders[0]
-        return Source(None, (reported("", runs[0], records[0]),), folder)
+        return Source(None, (reported("", runs[0], records[0], asked or SHOWN),), folder)
     names = labels_of(runs[0], runs[1], (short[0], short[1]))
-    both = tuple(map(reported, names, runs, records))
+    both = tuple(map(reported, names, runs, records, repeat(asked or SHOWN)))
     return Source(None, both, Path(f"report-{short[0]}-{short[1]}"))
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cbbench.config import UsageError
 from cbbench.experiment.breakdown import show_breakdown
-from cbbench.experiment.compare import compare
+from cbbench.experiment.compare import compare, percentiles_of
 from cbbench.experiment.run import show
 from cbbench.experiment.tune import show as show_tune
 from reports.curves import SWEEP, read_sweep
@@ -25,41 +25,59 @@ from reports.schema import RunFile
 from reports.tuning.file import TUNE, read_tune
 
 
-def report(folders: Sequence[Path], output: Path | None, *, json: bool, timeline: bool) -> int:
-    """`cbbench report RUN|SWEEP|TUNE`, and RUN RUN, in the terminal."""
+def report(
+    folders: Sequence[Path],
+    output: Path | None,
+    *,
+    json: bool,
+    timeline: bool,
+    asked: Sequence[float] | None = None,
+) -> int:
+    """`cbbench report RUN|SWEEP|TUNE`, and RUN RUN, in the terminal. `asked`: percentiles to show of runs."""
     if output is not None:
         raise UsageError("--output needs --format: html, md, csv, png, svg or vllm-json")
     if len(folders) > 1:
         if json or timeline:
             raise UsageError("--json and --timeline take one run")
-        return compare(folders)
+        return compare(folders, asked)
     folder = folders[0]
     if is_result(folder):
-        return _report_result(folder, json=json, timeline=timeline)
+        return _report_result(folder, json=json, timeline=timeline, asked=asked)
+    if asked is not None:
+        refuse_percentiles(folder)
     if (folder / TUNE).exists():
         show_tune(read_tune(folder), folder, json=json)
         return 0
     if is_sweep(folder):
         return _report_sweep(folder, json=json)
-    show(finished_run(folder), folder, json=json, with_timeline=timeline)
+    show(finished_run(folder), folder, json=json, with_timeline=timeline, asked=asked)
     if not json:
         show_breakdown(folder)
     return 0
 
 
-def _report_result(path: Path, *, json: bool, timeline: bool) -> int:
+def refuse_percentiles(folder: Path) -> None:
+    """UsageError for what is no run: a point of a sweep keeps two percentiles of each latency."""
+    if (folder / TUNE).exists() or is_sweep(folder):
+        raise UsageError(f"--percentiles: takes runs, and {folder} is none; ask for those of one run inside it")
+
+
+def _report_result(path: Path, *, json: bool, timeline: bool, asked: Sequence[float] | None) -> int:
     """What another tool measured, in our words; the first of all that cannot be shown is who sat where."""
     if timeline:
         raise UsageError(f"--timeline: {path} is another tool's, which does not see seats")
     found = read_results(path)
+    if json and asked is not None:
+        raise UsageError(f"--percentiles: with --json for a run of cbbench, and {path} is another tool's")
     if json:
         runs = [one.run for one in found]
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(runs[0] if len(runs) == 1 else runs)).decode() + "\n")
         return 0
     console = Console()
     for one in found:
+        chosen = None if asked is None else percentiles_of(one, asked)
         console.print(
-            Text(one.name, "bold"), run_view(one.run), *(Text(note, "yellow") for note in one.notes), sep="\n"
+            Text(one.name, "bold"), run_view(one.run, chosen), *(Text(note, "yellow") for note in one.notes), sep="\n"
         )
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +25,8 @@ from engines.scheduling.ledger import StepArray
 from engines.telemetry import Gpu, Telemetry, first_visible, open_gpus
 from reports.folder import RunWriter, read_record
 from reports.gate import exit_code
+from reports.metrics import request_times
+from reports.percentiles import STORED, Percentiles, percentiles
 from reports.render.terminal import run_view
 from reports.render.timeline import timeline
 from reports.schema import EngineInfo, RunFile
@@ -67,8 +70,8 @@ class Recorder:
         return replace(record, signals=self._with_gpu) if self._telemetry.watching else record
 
 
-def run(config: RunConfig) -> int:
-    """`cbbench run`: the exit code."""
+def run(config: RunConfig, asked: Sequence[float] | None = None) -> int:
+    """`cbbench run`: the exit code. `asked`: percentiles to show in place of the usual ones."""
     folder = Path(config.output) if config.output else default_folder(f"{config.mode}-{config.workload}")
     if folder.exists() and any(folder.iterdir()):  # said now, not after the model has loaded
         raise UsageError(f"--output: {folder} is not empty; choose a new folder")
@@ -77,7 +80,8 @@ def run(config: RunConfig) -> int:
     with server_for(config, {}, folder.with_name(f"{folder.name}.server.log")) as served:
         result = measure(Bench(served), served, folder, title=f"{config.mode} · {config.workload}")
     few_seats = config.max_num_seqs <= TIMELINE_SEATS
-    show(result, folder, json=config.json, with_timeline=few_seats if config.timeline is None else config.timeline)
+    with_timeline = few_seats if config.timeline is None else config.timeline
+    show(result, folder, json=config.json, with_timeline=with_timeline, asked=asked)
     print(f"results in {folder}", file=sys.stderr)
     return code_of(result)
 
@@ -130,15 +134,31 @@ def gpu_to_watch(config: RunConfig, info: EngineInfo) -> Gpu | None:
     return gpu
 
 
-def show(result: RunFile, folder: Path, *, json: bool, with_timeline: bool) -> None:
-    """The result on stdout: run.json itself, or the view of it."""
+def show(
+    result: RunFile, folder: Path, *, json: bool, with_timeline: bool, asked: Sequence[float] | None = None
+) -> None:
+    """The result on stdout: run.json itself, or the view of it. With percentiles that were asked for, which run.json
+    on stdout has under a key of its own."""
+    chosen = None
+    if asked is not None and result.summary is not None:
+        known = all(one in STORED for one in asked)
+        chosen = percentiles(result.summary, None if known else request_times(read_record(folder)), asked)
     if json:
-        sys.stdout.write((folder / "run.json").read_text(encoding="utf-8").rstrip() + "\n")
+        sys.stdout.write(_json(folder, chosen))
         return
     console = Console()
-    console.print(run_view(result))
+    console.print(run_view(result, chosen))
     if with_timeline:
         console.print(timeline(read_record(folder), result, width=console.width))
+
+
+def _json(folder: Path, chosen: Percentiles | None) -> str:
+    text = (folder / "run.json").read_text(encoding="utf-8").rstrip() + "\n"
+    if chosen is None:
+        return text
+    named = {name: dict(zip(chosen.names, values, strict=True)) for name, values in chosen.values.items()}
+    whole = msgspec.json.decode(text) | {"percentiles": named}
+    return msgspec.json.format(msgspec.json.encode(whole)).decode() + "\n"
 
 
 def code_of(result: RunFile) -> int:

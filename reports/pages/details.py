@@ -7,6 +7,7 @@ from typing import Any
 
 from reports.document import Block, Section, Table, Text, Tone
 from reports.metrics import LATENCIES, definitions
+from reports.percentiles import Percentiles
 from reports.render.words import MISSING, number
 from reports.schema import Distribution, RunFile, SlaResult, Summary
 
@@ -27,16 +28,17 @@ def latency_name(name: str) -> str:
     return word.removesuffix("_sched").upper() + (", from schedule" if word.endswith("_sched") else "")
 
 
-def latency_table(summary: Summary, open_loop: bool, label: str = "") -> Table:
+def latency_table(summary: Summary, chosen: Percentiles, open_loop: bool, label: str = "") -> Table:
     rows = []
     for name in LATENCIES:
         if name.endswith("_sched_ms") and not open_loop:
             continue
         one: Distribution = getattr(summary.latency, name)
         interval = "too few" if one.p99_ci is None else f"{number(one.p99_ci[0])} – {number(one.p99_ci[1])}"
-        numbers = map(number, (one.mean, one.p50, one.p90, one.p99))
+        numbers = map(number, (one.mean, *chosen.values[name]))
         rows.append((latency_name(name), *numbers, interval, number(one.max), f"{one.count:,}"))
-    columns = (f"{label or 'latency'}, ms", "mean", "P50", "P90", "P99", "P99, 95 % interval", "max", "count")
+    names = [name.upper() for name in chosen.names]
+    columns = (f"{label or 'latency'}, ms", "mean", *names, "P99, 95 % interval", "max", "count")
     return Table(columns, rows)
 
 

@@ -21,7 +21,7 @@ from reports.schema import Waste
 
 def evidence(runs: Sequence[Reported], *, slots: bool = True) -> list[Section]:
     """Of one run or of two beside each other; sections without anything in them are left out."""
-    tables: list[Block] = [latency_table(one.summary, one.open_loop, one.label) for one in runs]
+    tables: list[Block] = [latency_table(one.summary, one.percentiles, one.open_loop, one.label) for one in runs]
     sections = [
         Section("Latency", [*latency_charts(runs), *tables]),
         Section("Over time", over_time_charts(runs)),

@@ -8,7 +8,8 @@ from reports.pages.evidence import evidence, slot_sections
 from reports.pages.reported import Reported
 from reports.pages.run import title_of
 from reports.pages.workload import workload_title
-from reports.render.compare import ROWS
+from reports.percentiles import SHOWN
+from reports.render.compare import rows_of
 from reports.render.modes import MODES
 from reports.render.words import MISSING, number
 from reports.schema import RunFile
@@ -125,10 +126,9 @@ def predicted_gain(first: Reported, second: Reported) -> str | None:
 
 
 def side_by_side(first: Reported, second: Reported) -> Table:
+    chosen = None if first.asked == SHOWN else [first.percentiles, second.percentiles]
     rows = []
-    for title, read in ROWS:
-        old, new = read(first.summary), read(second.summary)
-        if old or new:
-            ratio = f"{new / old:.2f}x" if old and new is not None else MISSING
-            rows.append((title.replace("  ", "\u2003"), number(old), number(new), ratio))
+    for title, (old, new) in rows_of([first.summary, second.summary], chosen):
+        ratio = f"{new / old:.2f}x" if old and new is not None else MISSING
+        rows.append((title.replace("  ", "\u2003"), number(old), number(new), ratio))
     return Table(("", first.label, second.label, f"{second.label} / {first.label}"), rows)

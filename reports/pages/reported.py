@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from engines.base import RunRecord
 from reports.metrics import RequestTimes, request_times
+from reports.percentiles import SHOWN, Percentiles, percentiles
 from reports.schema import Distribution, RunFile, Summary
 
 
@@ -16,6 +18,11 @@ class Reported(NamedTuple):
     run: RunFile
     record: RunRecord
     times: RequestTimes
+    asked: Sequence[float] = SHOWN  # percentiles of the tables
+
+    @property
+    def percentiles(self) -> Percentiles:
+        return percentiles(self.summary, self.times, self.asked)
 
     @property
     def summary(self) -> Summary:
@@ -34,8 +41,8 @@ class Reported(NamedTuple):
         return {"TTFT": latency.ttft_ms, "TPOT": latency.tpot_ms, "E2EL": latency.e2el_ms}
 
 
-def reported(label: str, run: RunFile, record: RunRecord) -> Reported:
+def reported(label: str, run: RunFile, record: RunRecord, asked: Sequence[float] = SHOWN) -> Reported:
     """ValueError for a run without a summary."""
     if run.summary is None:
         raise ValueError("the run has no summary; rebuild it first")
-    return Reported(label, run, record, request_times(record))
+    return Reported(label, run, record, request_times(record), asked)

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from reports.percentiles import Percentiles
 from reports.render.compared_groups import compared_groups
 from reports.render.words import MISSING, number
 from reports.schema import RunFile, Summary, Waste
@@ -19,17 +20,21 @@ def _waste(name: str) -> Reader:
     return lambda one: None if one.waste is None else float(getattr(one.waste, name))
 
 
-ROWS: tuple[tuple[str, Reader], ...] = (
+SPEED: tuple[tuple[str, Reader], ...] = (
     ("output tok/s", lambda one: one.throughput.output_token_per_s),
     ("output tok/s, steady", lambda one: one.throughput.steady.output_token_per_s if one.throughput.steady else None),
     ("requests/s", lambda one: one.throughput.request_per_s),
     ("duration, s", lambda one: one.throughput.window_s),
+)
+LATENCY: tuple[tuple[str, Reader], ...] = (
     ("TTFT P50, ms", lambda one: one.latency.ttft_ms.p50),
     ("TTFT P99, ms", lambda one: one.latency.ttft_ms.p99),
     ("TPOT P50, ms", lambda one: one.latency.tpot_ms.p50),
     ("TPOT P99, ms", lambda one: one.latency.tpot_ms.p99),
     ("ITL P99, ms", lambda one: one.latency.itl_ms.p99),
     ("E2EL P99, ms", lambda one: one.latency.e2el_ms.p99),
+)
+WORK: tuple[tuple[str, Reader], ...] = (
     ("goodput, requests/s", lambda one: one.goodput.request_per_s),
     ("requests completed", lambda one: one.requests.completed),
     ("steps", lambda one: one.signals.steps),
@@ -45,9 +50,30 @@ ROWS: tuple[tuple[str, Reader], ...] = (
 )
 
 
-def side_by_side(runs: Sequence[RunFile], labels: Sequence[str] | None = None) -> RenderableType:
+def rows_of(
+    summaries: Sequence[Summary], chosen: Sequence[Percentiles] | None = None
+) -> list[tuple[str, list[float | None]]]:
+    """(title, a number per run); percentiles are the chosen ones, which are of the same runs. Rows without any number
+    that is not 0 are left out."""
+
+    def read(rows: Sequence[tuple[str, Reader]]) -> list[tuple[str, list[float | None]]]:
+        return [(title, [of(one) for one in summaries]) for title, of in rows]
+
+    latency = read(LATENCY)
+    if chosen is not None:
+        latency = [
+            (f"{name.removesuffix('_ms').upper()} {percentile.upper()}, ms", [one.values[name][at] for one in chosen])
+            for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
+            for at, percentile in enumerate(chosen[0].names)
+        ]
+    return [(title, values) for title, values in (*read(SPEED), *latency, *read(WORK)) if any(values)]
+
+
+def side_by_side(
+    runs: Sequence[RunFile], labels: Sequence[str] | None = None, chosen: Sequence[Percentiles] | None = None
+) -> RenderableType:
     """Runs of one plan in columns, the last column being the last run over the first, and a sentence per run that says
-    what became of its seats and tokens. Labels default to the modes.
+    what became of its seats and tokens. Labels default to the modes. `chosen`: in place of the usual percentiles.
 
     ValueError without at least two runs, or when one has no summary.
     """
@@ -73,7 +99,7 @@ def side_by_side(runs: Sequence[RunFile], labels: Sequence[str] | None = None) -
         for name, run in zip(names, runs, strict=True)
         if run.engine.prediction
     ]
-    parts += [_table(names, summaries), *compared_groups(names, runs), Text()]
+    parts += [_table(names, rows_of(summaries, chosen)), *compared_groups(names, runs), Text()]
     parts += [
         Text(f"{name}: {sentence}")
         for name, one in zip(names, summaries, strict=True)
@@ -82,15 +108,12 @@ def side_by_side(runs: Sequence[RunFile], labels: Sequence[str] | None = None) -
     return Group(*parts)
 
 
-def _table(names: Sequence[str], summaries: Sequence[Summary]) -> Table:
+def _table(names: Sequence[str], rows: Sequence[tuple[str, list[float | None]]]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("")
     for name in [*names, f"{names[-1]} / {names[0]}"]:
         table.add_column(name, justify="right")
-    for title, read in ROWS:
-        values = [read(one) for one in summaries]
-        if not any(values):
-            continue
+    for title, values in rows:
         first, last = values[0], values[-1]
         ratio = f"{last / first:.2f}x" if first and last is not None else MISSING
         table.add_row(title, *map(number, values), ratio)

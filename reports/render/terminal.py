@@ -10,6 +10,7 @@ from rich.text import Text
 
 from reports.gate import exit_code
 from reports.metrics import LATENCIES
+from reports.percentiles import Percentiles, percentiles
 from reports.render.compare import side_by_side
 from reports.render.groups import group_views
 from reports.render.waste import slot_table, token_table
@@ -21,15 +22,15 @@ __all__ = ["run_view", "side_by_side"]
 ALIKE = 0.005  # latencies nearer than this are shown once
 
 
-def run_view(run: RunFile) -> RenderableType:
-    """One finished run."""
+def run_view(run: RunFile, chosen: Percentiles | None = None) -> RenderableType:
+    """One finished run; `chosen` in place of the usual percentiles."""
     if run.summary is None:
         return Text("no summary: the run is still going on, or it crashed (cbbench report rebuilds it)", style="yellow")
     parts: list[RenderableType] = [headline(run)]
     parts += [Text(f"note: {note}", style="yellow") for note in run.notes]
     if run.sla:
         parts += [Text(), sla_table(run)]
-    parts += [Text(), throughput_text(run), Text(), latency_table(run.summary, run.workload.pacing.open_loop)]
+    parts += [Text(), throughput_text(run), Text(), latency_table(run.summary, run.workload.pacing.open_loop, chosen)]
     for view in group_views(run.summary, run.workload.pacing.open_loop):
         parts += [Text(), view]
     if run.summary.waste is not None:
@@ -138,9 +139,10 @@ def gpu_line(signals: Signals) -> str:
     return " · ".join(form.format(value) for value, form in named if value is not None)
 
 
-def latency_table(summary: Summary, open_loop: bool) -> Table:
+def latency_table(summary: Summary, open_loop: bool, chosen: Percentiles | None = None) -> Table:
     """In open loop from the scheduled time too, where requests were sent late enough for it to differ."""
-    table = _table("latency, ms", "mean", "p50", "p90", "p99", "p99 95 % interval", "max", "count")
+    chosen = chosen or percentiles(summary)
+    table = _table("latency, ms", "mean", *chosen.names, "p99 95 % interval", "max", "count")
     for name in LATENCIES:
         one: Distribution = getattr(summary.latency, name)
         if name.endswith("_sched_ms") and (
@@ -151,7 +153,7 @@ def latency_table(summary: Summary, open_loop: bool) -> Table:
         label = name.removesuffix("_ms").removesuffix("_sched").upper()
         label += ", from schedule" if name.endswith("_sched_ms") else ""
         table.add_row(
-            label, *map(number, (one.mean, one.p50, one.p90, one.p99)), interval, number(one.max), f"{one.count:,}"
+            label, *map(number, (one.mean, *chosen.values[name])), interval, number(one.max), f"{one.count:,}"
         )
     return table
 

@@ -95,6 +95,37 @@ def test_what_cannot_be_reported(cbbench: Call, runs: None, arguments: tuple[str
     assert not Path("x").exists()
 
 
+def test_percentiles_that_somebody_asks_for_are_in_every_table(cbbench: Call, runs: None) -> None:
+    asked = ("--percentiles", "99.9,75")
+    usual = cbbench("report", "static")
+    shown = cbbench("report", "static", *asked)
+    assert "mean    p50    p90    p99  p99 95 %" in usual.out
+    assert "mean    p75  p99.9  p99 95 %" in shown.out
+    assert "TTFT P75, ms" in cbbench("report", "static", "continuous", *asked).out
+    page = cbbench("report", "static", "--format", "md", *asked).out
+    assert "| latency, ms | mean | P75 | P99.9 |" in page
+    assert "| ITL P99.9, ms |" in cbbench("report", "static", "continuous", "--format", "md", *asked).out
+    stored = json.loads(Path("static/run.json").read_text())
+    told = json.loads(cbbench("report", "static", "--json", *asked).out)
+    more = told.pop("percentiles")
+    assert told == stored, "run.json itself is what it was"
+    assert list(more["ttft_ms"]) == ["p75", "p99.9"]
+    assert more["ttft_ms"]["p99.9"] == pytest.approx(stored["summary"]["latency"]["ttft_ms"]["p999"])
+    again = cbbench("run", *SIMULATED, "--mode", "static", "-o", "again", *asked)
+    assert (
+        again.out.split("latency, ms")[1].split("launched")[0] == shown.out.split("latency, ms")[1].split("launched")[0]
+    )
+    assert cbbench("run", *SIMULATED, "-o", "never", "--percentiles", "p50").code == 2
+    assert not Path("never").exists(), "a mistake is said before the run"
+
+
+def test_percentiles_are_of_runs_and_in_tables(cbbench: Call, runs: None, sweep: None) -> None:
+    for arguments in (("sweep",), ("sweep", "--format", "html"), ("static", "--format", "csv,svg")):
+        outcome = cbbench("report", *arguments, "--percentiles", "90")
+        assert outcome.code == 2
+        assert outcome.error_line.startswith("error: --percentiles: ")
+
+
 def test_a_sweep_stands_alone(cbbench: Call, runs: None, sweep: None) -> None:
     outcome = cbbench("report", "static", "sweep", "--format", "html")
     assert (outcome.code, outcome.error_line) == (2, "error: report takes two runs, but sweep is a sweep")
