@@ -18,6 +18,7 @@ from engines.remote.headers import is_credential, parse_headers
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.quotas import Quota
 from reports.gate import parse_all
+from workloads.rates import read_rate
 
 # The upper ends are far beyond what anybody measures; they keep a slip of the keyboard from filling the memory.
 Positive = Annotated[int, Meta(ge=1, le=100_000_000)]
@@ -66,7 +67,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     workload: str = "azure-conv"
     tenants: str | None = None
     num_requests: Annotated[int, Meta(ge=1, le=10_000_000)] = 64
-    rate: Rate | None = None  # requests/s; None: no schedule
+    rate: Rate | str | None = None  # requests/s, or stages of them, as rates.py reads; None: no schedule
     arrival: str | None = None  # poisson, under a rate
     concurrency: Positive | None = None
     duration: Annotated[float, Meta(gt=0, le=1e7)] | None = None  # s
@@ -185,13 +186,23 @@ def build_config(given: Mapping[str, Any]) -> RunConfig:
             raise UsageError("--launch starts the server that is loaded, so --url cannot name another")
         given = {**given, "url": LAUNCHED_URL}
     try:
-        config = msgspec.convert(dict(given), RunConfig)
+        config = msgspec.convert(_with_plain_rate(given), RunConfig)
     except msgspec.ValidationError as error:
         field, problem = explain_validation(error, given)
         raise UsageError(f"{flag(field)}: {problem}") from None
     _refuse_settings_of_others(config, given)
     _refuse_conflicts(config)
     return config
+
+
+def _with_plain_rate(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A rate that does not change as a number, however it was written: a setting has one name."""
+    rate = given.get("rate")
+    try:
+        plain = read_rate(rate) if isinstance(rate, str) else rate
+    except ValueError as error:
+        raise UsageError(f"--rate: {error}") from None
+    return {**given, "rate": plain} if isinstance(plain, float) else dict(given)
 
 
 def explain_validation(error: msgspec.ValidationError, given: Mapping[str, Any]) -> tuple[str, str]:
@@ -209,7 +220,7 @@ def explain_validation(error: msgspec.ValidationError, given: Mapping[str, Any])
         return field, f"{value!r} is not one of {', '.join(choices(field))}"
     if field == "header":  # its value may be secret
         return field, "must be a list of strings, as in 'Name: value'"
-    expected = problem.partition(", got ")[0].replace("Expected ", "").replace("`", "").replace(" | null", "")
+    expected = re.sub(r"Expected |`| \| null| \| str", "", problem.partition(", got ")[0])
     kind, _, bound = expected.partition(" ")
     return field, f"must be {KIND_WORDS.get(kind, kind)} {bound}".rstrip() + f", got {value!r}"
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from cbbench.config import ENGINE_SETTINGS, RunConfig, UsageError, explain_validation
+from workloads.rates import RateSchedule, read_rate
 from workloads.spec import suggestions
 
 Command = Literal["run", "sweep", "tune", "serve"]
@@ -27,12 +28,25 @@ def gather(command: Command, options: Mapping[str, Any]) -> dict[str, Any]:
     ours = ("config", "debug")
     flags = {key: value for key, value in options.items() if key not in ours and value is not None and value != []}
     chosen = read_config_files(files, command) | flags
-    if command == "serve" or "tenants" in chosen:  # there is no single workload to suggest anything
+    if command == "serve":
         return chosen
-    suggested = suggestions(str(chosen.get("workload", RunConfig().workload)))
+    # Of several tenants there is no single workload to suggest anything.
+    suggested = {} if "tenants" in chosen else suggestions(str(chosen.get("workload", RunConfig().workload)))
+    suggested |= _suggested_by_rate(chosen.get("rate"))
     if "url" in chosen or "launch" in chosen:  # the server's settings are its own
         suggested = {key: value for key, value in suggested.items() if key not in ENGINE_SETTINGS}
     return suggested | chosen
+
+
+def _suggested_by_rate(rate: float | str | None) -> dict[str, Any]:
+    """As many requests as stages with an end hold."""
+    try:
+        stages = None if rate is None else read_rate(rate)
+    except ValueError as error:
+        raise UsageError(f"--rate: {error}") from None
+    if not isinstance(stages, RateSchedule) or stages.requests is None:
+        return {}
+    return {"num_requests": max(1, round(stages.requests))}
 
 
 def read_config_files(paths: Sequence[Path], command: Command) -> dict[str, Any]:

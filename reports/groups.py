@@ -14,6 +14,7 @@ from reports.quantiles import FloatArray, distribution
 from reports.schema import Group, GroupLatency
 from reports.service import OUTPUT_WEIGHT, PROMPT_WEIGHT, service_gap_tokens, waits_ns
 from workloads.plan import IntColumn
+from workloads.rates import NS, RateSchedule
 
 
 class Groups:
@@ -45,19 +46,36 @@ class Groups:
         names = [f"up to {edges[0]}", *between, f"over {edges[-1]}"]
         return self._split(np.searchsorted(edges, self._times.prompt_tokens), names)
 
+    def by_stage(self, rate_schedule: str | None) -> dict[str, Group]:
+        """By the stage in which a request was scheduled; rates are over the time that the stage was."""
+        if rate_schedule is None:
+            return {}
+        rates = RateSchedule.parse(rate_schedule)
+        stage = rates.stage_of(self._times.scheduled_ns / NS)
+        last_s = (int(self._times.scheduled_ns.min()) if len(self._times) else 0) / NS + self._window_s
+        begins_s = np.minimum(rates.starts_s, last_s)
+        lasted_s = np.diff(np.append(begins_s, last_s)).tolist()
+        return self._split(stage, rates.names, lasted_s)
+
     def service_gap_tokens(self) -> float | None:
         if len(self._tenants) < 2:
             return None
         return service_gap_tokens(self._record, self._tenant_of_row, len(self._tenants))
 
-    def _split(self, which: IntColumn, names: Sequence[str]) -> dict[str, Group]:
+    def _split(
+        self, which: IntColumn, names: Sequence[str], windows_s: Sequence[float] | None = None
+    ) -> dict[str, Group]:
+        """windows_s: what the rates of each part are over, where it is not the run."""
         counts = np.bincount(which, minlength=len(names))
         if np.count_nonzero(counts) < 2:
             return {}
-        return {name: self._group(which == index) for index, name in enumerate(names) if counts[index]}
+        windows_s = windows_s or [self._window_s] * len(names)
+        return {
+            name: self._group(which == index, windows_s[index]) for index, name in enumerate(names) if counts[index]
+        }
 
-    def _group(self, members: BoolArray) -> Group:
-        times, window_s = self._times, self._window_s
+    def _group(self, members: BoolArray, window_s: float) -> Group:
+        times = self._times
         completed = times.completed & members
         waited = self._waited_ms[members]
         return Group(

@@ -206,8 +206,9 @@ _DEFINITIONS = {
         "the next, for the reason in the ledger of that step."
     ),
     "by_tenant": (
-        "The same numbers for each tenant (by_priority, by_prompt_bucket: likewise), empty unless there are two or "
-        "more; rates are over the window of the whole run, preemptions are how often its requests lost their KV."
+        "The same numbers for each tenant (by_priority, by_prompt_bucket, by_stage: likewise), empty unless there are "
+        "two or more; rates are over the window of the whole run (of a stage: over its own), preemptions are how often "
+        "its requests lost their KV."
     ),
     "by_tenant.max_wait_ms": (
         "Longest wait for a first seat, from submission; where seats are not seen, from sending to the first token. A "

@@ -79,6 +79,19 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
+def requests_over_time(record: RunRecord) -> Course:
+    """due, completed: requests per second in each bin, by when they were scheduled and by when they ended well."""
+    due_ns, end_ns = record.column_ns("scheduled"), record.column_ns("end")
+    if len(record) < 2 * REQUESTS_PER_BIN:
+        return Course(np.empty(0), {})
+    bins = int(np.clip(len(record) // REQUESTS_PER_BIN, 1, BINS))
+    edges = np.linspace(float(due_ns.min()), float(end_ns.max()) + 1, bins + 1)
+    wide_s = (edges[1] - edges[0]) / 1e9
+    ended_well = end_ns[record.where("status", "completed")]
+    counted = {"due": np.histogram(due_ns, edges)[0], "completed": np.histogram(ended_well, edges)[0]}
+    return Course(_middles(edges) / 1e9, {name: (found / wide_s).tolist() for name, found in counted.items()})
+
+
 def latency_over_time(at_ns: IntArray, values_ms: FloatArray) -> Course:
     """p50 and p99 of the requests in each bin of time; bins without one are left out."""
     known = ~np.isnan(values_ms)

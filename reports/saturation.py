@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from reports.schema import RunFile
+from reports.schema import PacingInfo, RunFile
+from workloads.rates import RateSchedule
 
 SERVED = 0.95  # of the offered rate: less is saturation
 NOISE = 2.0  # standard deviations of a count, so that a short run is not called saturated by chance
@@ -21,14 +22,23 @@ def saturation(run: RunFile) -> str | None:
     steady = run.summary.throughput.steady
     if steady is None:
         return None
-    expected = pacing.rate_per_s * (steady.end_s - steady.start_s)
-    completed = steady.request_per_s * (steady.end_s - steady.start_s)
+    expected = requests_offered(pacing, steady.start_s, steady.end_s)
+    lasted_s = steady.end_s - steady.start_s
+    completed = steady.request_per_s * lasted_s
     if completed >= SERVED * expected - NOISE * _variation(pacing.arrival) * math.sqrt(expected):
         return None
     return (
-        f"only {steady.request_per_s:.4g} requests/s completed of {pacing.rate_per_s:.4g} offered "
+        f"only {steady.request_per_s:.4g} requests/s completed of {expected / lasted_s:.4g} offered "
         f"({completed / expected:.0%}, in the steady window)"
     )
+
+
+def requests_offered(pacing: PacingInfo, start_s: float, end_s: float) -> float:
+    """By an open loop between two times, on average."""
+    if pacing.rate_schedule is not None:
+        schedule = RateSchedule.parse(pacing.rate_schedule)
+        return float(schedule.expected(end_s) - schedule.expected(start_s))
+    return (pacing.rate_per_s or 0.0) * (end_s - start_s)
 
 
 def _variation(arrival: str | None) -> float:

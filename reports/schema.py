@@ -36,7 +36,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
 class PacingInfo(msgspec.Struct, frozen=True):
     """When it was asked. With a rate the loop is open, and latencies are judged from the scheduled time."""
 
-    rate_per_s: float | None = None
+    rate_per_s: float | None = None  # of one that changes, its mean over the plan
+    rate_schedule: str | None = None  # the stages of one that changes, as --rate has them
     concurrency: int | None = None
     duration_s: float | None = None
     drain_s: float | None = None
@@ -243,6 +244,7 @@ class Summary(msgspec.Struct, frozen=True):
     by_tenant: dict[str, Group] = {}
     by_priority: dict[str, Group] = {}
     by_prompt_bucket: dict[str, Group] = {}  # by the edges in engine.config["prompt_buckets"]
+    by_stage: dict[str, Group] = {}  # by the stage of a rate that changes in which a request was scheduled
     service_gap_tokens: float | None = None
 
 

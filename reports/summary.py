@@ -54,7 +54,8 @@ def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ())
         interrupted=record.interrupted,
         client=header.client,
         capped=header.workload.pacing.concurrency is not None,
-        warmup=summary.throughput.warmup,
+        # Where the rate changes, so do latencies, and no start is to be told from the rest.
+        warmup=None if header.workload.pacing.rate_schedule else summary.throughput.warmup,
     )
     return msgspec.structs.replace(
         header,
@@ -98,6 +99,7 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple
         by_tenant=groups.by_tenant(),
         by_priority=groups.by_priority(),
         by_prompt_bucket=groups.by_prompt_bucket(header.engine.config.get("prompt_buckets") or ()),
+        by_stage=groups.by_stage(header.workload.pacing.rate_schedule),
         service_gap_tokens=groups.service_gap_tokens(),
     )
     return summary, judge.results(slas)

@@ -2,7 +2,7 @@
 
     no rate, no concurrency   everything is due at t = 0
     concurrency N             closed loop: a request is scheduled when its seat came free
-    rate R                    open loop: request i is scheduled at arrivals[i] / R
+    rate R                    open loop: request i is scheduled at arrivals[i] / R; of a rate that changes, see rates.py
     rate R + concurrency N    open loop with a cap: the schedule stands, sending may be late
 
 With a duration S, what could be sent before S still is, and nothing after it: what a cap held back until then is never
@@ -19,8 +19,9 @@ from heapq import heappop, heappush
 import numpy as np
 
 from workloads.plan import UGAP, IntColumn
+from workloads.rates import NS, RateSchedule
 
-NS = 1_000_000_000
+__all__ = ["NS", "Due", "Pacing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,13 @@ class Pacing:
         self,
         arrivals_ugap: IntColumn,
         *,
-        rate_per_s: float | None = None,
+        rate_per_s: float | RateSchedule | None = None,
         concurrency: int | None = None,
         duration_s: float | None = None,
         drain_s: float = 30.0,
     ) -> None:
         """arrivals_ugap: see RequestPlan; only its length counts without a rate. Raises ValueError."""
-        if rate_per_s is not None and not 0 < rate_per_s < float("inf"):
+        if isinstance(rate_per_s, float | int) and not 0 < rate_per_s < float("inf"):
             raise ValueError(f"rate must be above 0 requests per second, got {rate_per_s:g}")
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, got {concurrency}")
@@ -139,5 +140,7 @@ class Pacing:
         return None if self._stop_ns is not None and sent >= self._stop_ns else (scheduled, sent)
 
 
-def _schedule_ns(arrivals_ugap: IntColumn, rate_per_s: float) -> IntColumn:
+def _schedule_ns(arrivals_ugap: IntColumn, rate_per_s: float | RateSchedule) -> IntColumn:
+    if isinstance(rate_per_s, RateSchedule):
+        return rate_per_s.due_ns(arrivals_ugap)
     return np.rint(arrivals_ugap.astype(np.float64) * (NS / UGAP) / rate_per_s).astype(np.int64)

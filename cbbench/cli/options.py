@@ -98,8 +98,8 @@ RUN_OPTIONS = (
     option("tenants", str, WORKLOAD, "A mix instead of one workload, as in 'a:weight=3;b:weight=1,priority=1'; "
            "see docs/workloads.md. Default: none.", metavar="SPEC"),
     option("num_requests", int, WORKLOAD, "Requests in the plan. Default: 64.", metavar="N"),
-    option("rate", float, WORKLOAD, "Open loop: requests per second, whether or not the engine keeps up. Default: "
-           "none, all at t = 0.", metavar="R"),
+    option("rate", str, WORKLOAD, "Open loop: requests per second, whether or not the engine keeps up. Or stages of "
+           "them: '2 for 60s, 8 for 60s, 2', '2..20 for 2m'. Default: none, all at t = 0.", metavar="R"),
     option("arrival", str, WORKLOAD, "Shape of the arrivals under --rate: constant, poisson, gamma:CV (burstier above "
            "CV 1) or trace, which without --rate keeps its own pace. Default: poisson.", metavar="LAW"),
     option("concurrency", int, WORKLOAD, "Closed loop: keep N requests in flight; with --rate, the most in flight. "

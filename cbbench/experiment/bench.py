@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from cbbench.config import RunConfig, UsageError, parse_quotas
 from cbbench.experiment.kinds import kind_of
 from engines.base import Engine
 from reports.gate import parse_all
 from reports.schema import Criteria, EngineInfo, PacingInfo, PromptsInfo, WorkloadInfo
 from workloads.plan import RequestPlan
+from workloads.rates import NS, RateSchedule, read_rate
 from workloads.spec import open_workload
 from workloads.statistics import realised
 from workloads.tenants import build_tenant_plan
@@ -65,6 +68,8 @@ def notes_of(config: RunConfig, plan: RequestPlan) -> tuple[str, ...]:
         # Tenants share one arrival law, never a trace's.
         if what in ("repeated", "outputs") or (what == "arrivals" and not tenant):
             told.append(f"{tenant}: {text}" if tenant else text)
+    if (rate := rate_per_s(config, plan)) is not None and isinstance(rate, RateSchedule):
+        told += _stages_not_reached(rate, plan, config.duration)
     if plan.texts is not None and config.url is not None and config.launch is None:
         told.append(
             f"{plan.texts.script.path} has the same text in every run: what the server's prefix cache kept of one, it "
@@ -73,14 +78,28 @@ def notes_of(config: RunConfig, plan: RequestPlan) -> tuple[str, ...]:
     return tuple(told)
 
 
-def rate_per_s(config: RunConfig, plan: RequestPlan) -> float | None:
+def _stages_not_reached(rate: RateSchedule, plan: RequestPlan, duration_s: float | None) -> list[str]:
+    """A note where requests or duration end before the stages that somebody wrote do."""
+    last_s = int(rate.due_ns(plan.arrivals_ugap[-1:])[0]) / NS
+    begins_s = float(rate.starts_s[len(rate.given) - 1])
+    if min(last_s, duration_s or last_s) >= begins_s:
+        return []
+    needed = rate.requests or math.ceil(rate.expected(begins_s)) + 1
+    enough = f"--num-requests {needed:,.0f} reaches it" if last_s < begins_s else "a longer --duration reaches it"
+    return [f"the last stage of the rate, {rate.given[-1]}, begins at {begins_s:g} s, after the last request: {enough}"]
+
+
+def rate_per_s(config: RunConfig, plan: RequestPlan) -> float | RateSchedule | None:
     """The rate asked for, or a trace's own; None where requests follow no schedule."""
     if config.rate is None and config.arrival == "trace":
         return float(plan.notes["trace_rate_per_s"])
-    return config.rate
+    return None if config.rate is None else read_rate(config.rate)
 
 
 def describe_workload(config: RunConfig, plan: RequestPlan) -> WorkloadInfo:
+    rate, stages = rate_per_s(config, plan), None
+    if isinstance(rate, RateSchedule):
+        rate, stages = rate.mean_per_s(len(plan)), str(rate)
     return WorkloadInfo(
         spec=plan.spec,
         seed=plan.seed,
@@ -90,7 +109,8 @@ def describe_workload(config: RunConfig, plan: RequestPlan) -> WorkloadInfo:
         realised=realised(plan),
         prompts=_prompts(plan),
         pacing=PacingInfo(
-            rate_per_s=rate_per_s(config, plan),
+            rate_per_s=rate,
+            rate_schedule=stages,
             concurrency=config.concurrency,
             duration_s=config.duration,
             drain_s=config.drain,

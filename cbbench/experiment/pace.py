@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from cbbench.config import RunConfig
+from workloads.rates import RateSchedule, read_rate
 
 
 class Pace:
@@ -35,7 +36,9 @@ def schedule_s(config: RunConfig) -> float:
     """How long requests go on arriving; 0 where nothing is scheduled, or only on a virtual clock."""
     if config.rate is None or config.engine == "simulated":
         return 0.0
-    return min(config.num_requests / config.rate, config.duration or float("inf"))
+    rate = read_rate(config.rate)
+    lasts_s = rate.time_s(config.num_requests) if isinstance(rate, RateSchedule) else config.num_requests / rate
+    return min(lasts_s, config.duration or float("inf"))
 
 
 def in_words(seconds: float) -> str:

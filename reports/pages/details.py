@@ -68,7 +68,7 @@ def _settings(run: RunFile) -> dict[str, str]:
         "workload": workload.spec, "requests": workload.num_requests, "seed": workload.seed,
         "workload hash": workload.sha256[:12],
         "prompts' hash": workload.prompts and workload.prompts.sha256[:12],
-        "rate, requests/s": pacing.rate_per_s, "arrival": pacing.arrival,
+        "rate, requests/s": pacing.rate_schedule or pacing.rate_per_s, "arrival": pacing.arrival,
         "concurrency": pacing.concurrency, "duration, s": pacing.duration_s,
     }  # fmt: skip
     for kind in ("prompt_tokens", "output_tokens"):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from reports.document import Axis, Bars, Block, Chart, Line, Lines, Rule, Section, Table, Text
 from reports.gate import parse
-from reports.over_time import distribution_curve, latency_over_time, signals_over_time
+from reports.over_time import distribution_curve, latency_over_time, requests_over_time, signals_over_time
 from reports.pages.axes import fitted
 from reports.pages.breakdown import breakdown_section
 from reports.pages.details import latency_table
@@ -62,7 +62,7 @@ def latency_charts(runs: Sequence[Reported]) -> list[Chart]:
 
 def over_time_charts(runs: Sequence[Reported]) -> list[Block]:
     courses = [(one, signals_over_time(one.record)) for one in runs]
-    charts: list[Block] = []
+    charts: list[Block] = [] if (found := _requests_over_time(runs)) is None else [found]
     for name, title, axis in (
         ("device_busy", "Device busy", Axis("device busy", domain=(0, 1), percent=True)),
         ("kv_usage", "KV cache in use", Axis("KV blocks in use", percent=True)),
@@ -77,6 +77,21 @@ def over_time_charts(runs: Sequence[Reported]) -> list[Block]:
         if lines:
             charts.append(Chart(f"{name.replace('_', '-')}-over-time", title, Lines(Axis("s"), axis, lines)))
     return [*charts, *(found for word in ("ttft", "tpot") if (found := _latency_over_time(word, runs)) is not None)]
+
+
+def _requests_over_time(runs: Sequence[Reported]) -> Chart | None:
+    """Where requests come at a rate: what was asked beside what was done."""
+    lines = []
+    for at, one in enumerate(runs):
+        if not one.open_loop:
+            continue
+        course = requests_over_time(one.record)
+        for half, (name, values) in enumerate(course.values.items()):
+            lines.append(Line(f"{one.label} {name}".strip(), course.at_s.tolist(), values, f"series-{2 * at + half}"))
+    if not lines:
+        return None
+    caption = "Requests by when they were due, and by when they completed."
+    return Chart("requests-over-time", "Requests per second", Lines(Axis("s"), Axis("requests/s"), lines), caption)
 
 
 def _latency_over_time(word: str, runs: Sequence[Reported]) -> Chart | None:

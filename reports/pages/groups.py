@@ -1,4 +1,4 @@
-"""The splits of a run: by tenant, by priority, by the length of the prompt."""
+"""The splits of a run: by tenant, by priority, by the length of the prompt, by the stage of its rate."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def group_section(runs: Sequence[Reported]) -> Section:
         summary = one.summary
         for name, groups in (
             ("tenant", summary.by_tenant), ("priority", summary.by_priority), ("prompt", summary.by_prompt_bucket),
+            ("stage", summary.by_stage),
         ):  # fmt: skip
             if groups:
                 blocks.append(_table(f"{one.label}, {name}" if one.label else name, groups, one.open_loop))
@@ -28,7 +29,7 @@ def group_section(runs: Sequence[Reported]) -> Section:
             prefix = f"{one.label}: " if one.label else ""
             gap = f"Service gap between tenants: {number(summary.service_gap_tokens)} tokens, the most by which one got"
             blocks.append(Text(f"{prefix}{gap} ahead of another while both had requests waiting."))
-    return Section("Tenants, priorities, prompts", blocks)
+    return Section("Tenants, priorities, prompts, stages", blocks)
 
 
 def _table(name: str, groups: Mapping[str, Group], open_loop: bool) -> Table:

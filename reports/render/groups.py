@@ -21,6 +21,7 @@ def group_views(summary: Summary, open_loop: bool) -> list[RenderableType]:
         ("tenant", summary.by_tenant),
         ("priority", summary.by_priority),
         ("prompt", summary.by_prompt_bucket),
+        ("stage", summary.by_stage),
     )
     views: list[RenderableType] = [group_table(name, groups, open_loop) for name, groups in splits if groups]
     if not views:

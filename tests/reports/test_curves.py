@@ -308,6 +308,20 @@ def test_saturation(
     assert saturation(overloaded) == ("arrivals outran completions" if rate else None)
 
 
+@pytest.mark.parametrize(("completed_per_s", "said"), [(7.9, None), (4.0, "completed of 8 offered")])
+def test_saturation_of_a_rate_that_changes(completed_per_s: float, said: str | None) -> None:
+    """Against what the stages offered in the steady window, 8 a second, and not their mean over the plan."""
+    run = completed_run(record([row(i, [5.0, 9.0], scheduled_ms=i) for i in range(20)]), header(rate_per_s=5.0))
+    assert run.summary is not None
+    window = Steady(start_s=100.0, end_s=200.0, request_per_s=completed_per_s, output_token_per_s=1.0)
+    throughput = msgspec.structs.replace(run.summary.throughput, steady=window)
+    pacing = PacingInfo(rate_per_s=5.0, rate_schedule="2 for 100s, 8", arrival="poisson")
+    workload = msgspec.structs.replace(run.workload, pacing=pacing)
+    summary = msgspec.structs.replace(run.summary, throughput=throughput)
+    found = saturation(msgspec.structs.replace(run, workload=workload, summary=summary))
+    assert found is None if said is None else said in (found or "")
+
+
 def test_other_work_is_not_ranked() -> None:
     advice = recommend(["workload"], [point("azure-conv", 100), point("azure-code", 200)])
     assert advice.values is None

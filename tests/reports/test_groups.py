@@ -68,6 +68,21 @@ def test_priorities_and_buckets_split_alike() -> None:
     }
 
 
+def test_stages_of_the_rate_by_when_a_request_was_due() -> None:
+    """One request in the first half second, two in the second half, one later; the last stage lasts until the end."""
+    rows = [row(i, [at + 10, at + 30], scheduled_ms=at) for i, at in enumerate((0, 500, 750, 1200))]
+    run = header()
+    pacing = msgspec.structs.replace(run.workload.pacing, rate_per_s=3.0, rate_schedule="2 for 0.5s, 4 for 0.5s")
+    run = msgspec.structs.replace(run, workload=msgspec.structs.replace(run.workload, pacing=pacing))
+    stages = summarize(record(rows), run).by_stage
+    assert {name: one.requests for name, one in stages.items()} == {"1: 2 for 0.5s": 1, "2: 4 for 0.5s": 2, "then 4": 1}
+    assert stages["2: 4 for 0.5s"].request_per_s == pytest.approx(2 / 0.5)
+    assert stages["2: 4 for 0.5s"].output_token_per_s == pytest.approx(4 / 0.5)
+    assert stages["then 4"].request_per_s == pytest.approx(1 / 0.23)
+    assert summarize(record(rows), header(rate_per_s=3.0)).by_stage == {}
+    assert summarize(record([], planned=2), run).by_stage == {}
+
+
 def test_order_of_sending_and_of_ending_may_differ() -> None:
     made = record(
         [

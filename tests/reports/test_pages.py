@@ -18,8 +18,9 @@ import pytest
 from engines.base import RunRecord, Signal
 from reports.curves import point_of
 from reports.document import Chart, Curve, Figures, Lines, Report, Seats, Table
-from reports.over_time import distribution_curve, latency_over_time, signals_over_time
+from reports.over_time import distribution_curve, latency_over_time, requests_over_time, signals_over_time
 from reports.pages.axes import fitted, log_ticks
+from reports.pages.evidence import over_time_charts
 from reports.pages.pair import labels_of, pair_report
 from reports.pages.reported import Reported, reported
 from reports.pages.run import run_report
@@ -333,6 +334,27 @@ def test_latencies_over_time_leave_out_bins_without_a_request() -> None:
     assert len(course.at_s) == 2
     assert course.values["p50"] == [1.0, 1000.0]
     assert not latency_over_time(at[:0], np.empty(0)).values["p50"]
+
+
+def test_requests_over_time_show_the_stages_of_a_rate() -> None:
+    """12 a second for 10 s, then 60 a second for 10 s, each done 100 ms later; the last one was not."""
+    due_ms = [*np.arange(0, 10_000, 1000 / 12), *np.arange(10_000, 20_000, 1000 / 60)]
+    rows = [row(i, [at + 50, at + 100], scheduled_ms=at) for i, at in enumerate(due_ms[:-1])]
+    made = record(
+        [*rows, row(len(rows), scheduled_ms=due_ms[-1], end_ms=20_100, status="failed", finish_reason="error")]
+    )
+    course = requests_over_time(made)
+    due, completed = (np.array(course.values[name]) for name in ("due", "completed"))
+    wide_s = float(course.at_s[1] - course.at_s[0])
+    assert due.sum() * wide_s == pytest.approx(len(due_ms))
+    assert completed.sum() * wide_s == pytest.approx(len(due_ms) - 1)
+    early, late = course.at_s < 9.5, (course.at_s > 10.5) & (course.at_s < 19.5)
+    assert due[early].mean() == pytest.approx(12, rel=0.05)
+    assert due[late].mean() == pytest.approx(60, rel=0.05)
+    assert not requests_over_time(record(rows[:5])).values, "too few to show a rate"
+    open_loop = one_run(made, rate_per_s=36.0)
+    assert "requests-over-time" in {one.name for one in over_time_charts([open_loop]) if isinstance(one, Chart)}
+    assert "requests-over-time" not in {one.name for one in over_time_charts([one_run(made)]) if isinstance(one, Chart)}
 
 
 def test_a_distribution_keeps_its_tail() -> None:
