@@ -5,6 +5,9 @@ independently of one another. So a buffer that is reused too early, or a missing
 tokens here, where on a GPU it would do so once a week. With `eager_side` the side stream is the fast one instead: it
 runs what it is given at once.
 
+A graph is what torch computed while it was captured, on the memory that had then: replayed, it runs no Python. So what
+a step looked up on the host, or would do otherwise for other numbers, stays as it was.
+
 Memory goes back to the stream it came from when the host lets go of it, whatever another stream still does there: so a
 stream that touches another's memory has to say so (`uses`), and it is an error here if it does not.
 """
@@ -15,11 +18,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from engines.loop import Clock
+from engines.reference import sampling
 from engines.reference.device import Work
 from engines.reference.kernels import Attend, reference
 from engines.reference.kernels.torch_kernels import TorchKernels
@@ -49,18 +56,51 @@ class FakeDevice:
         self.main.synchronize()
         work()  # the first run
         self.capturing = True  # a copy from the host or an event in here would be an error on a GPU
+        tape = Tape()
         try:
-            work()
+            with tape:
+                work()
         finally:
             self.capturing = False
         self.captured.append(work)
-        return work
+        return tape.replay
+
+
+class Tape(TorchDispatchMode):
+    """The operations of a graph, each with the tensors it had."""
+
+    FORBIDDEN = ("aten._local_scalar_dense.default", "aten.nonzero.default")  # the host would have to wait
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert str(function) not in self.FORBIDDEN, f"{function}: looks at the device, which a capture forbids"
+        result = function(*args, **kwargs or {})
+        # What may be a view and has memory of its own is a copy: reshape, say.
+        if function._schema.is_mutable or not function.is_view or not memory_of(result) <= memory_of((args, kwargs)):
+            self._calls.append((function, args, kwargs or {}, result))
+        return result
+
+    def replay(self) -> None:
+        for function, args, kwargs, result in self._calls:
+            again = function(*args, **kwargs)
+            if not function._schema.is_mutable:
+                for old, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
+                    if isinstance(old, torch.Tensor):
+                        old.copy_(new)
 
 
 @dataclass
 class Given:
     memory: torch.Tensor
     streams: list[FakeStream]  # the one it came from, and those that use it
+
+
+def memory_of(tree: Any) -> set[int]:
+    """Where its tensors are."""
+    return {leaf.untyped_storage().data_ptr() for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)}
 
 
 class FakeStream:
@@ -151,6 +191,25 @@ class FakeEvent:
         return end_ns - begin_ns
 
 
+# Each one operation, as a kernel is: it looks at its buffers when it runs.
+@torch.library.custom_op(
+    "cbbench_tests::attend",
+    mutates_args=(),
+    schema="(Tensor q, Tensor kv, Tensor tables, Tensor lengths) -> Tensor",
+)
+def _attend(q: torch.Tensor, kv: torch.Tensor, tables: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return reference.paged_attention(q, kv, tables.numpy(), lengths.numpy(), np.arange(len(q) + 1))
+
+
+@torch.library.custom_op(
+    "cbbench_tests::sample",
+    mutates_args=("out",),
+    schema="(Tensor logits, Tensor columns, Tensor(a!) out) -> ()",
+)
+def _sample(logits: torch.Tensor, columns: torch.Tensor, out: torch.Tensor) -> None:
+    sampling.sample(logits, columns, out)
+
+
 class OracleKernels(TorchKernels):
     """The torch path with an attention that can be captured: it looks at the buffers when the step runs."""
 
@@ -160,12 +219,17 @@ class OracleKernels(TorchKernels):
     def __init__(self) -> None:
         super().__init__(reference.prepare)
 
+    def sample(self, logits: torch.Tensor, columns: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        _sample(logits, columns, out)
+        return out
+
     def static_decode(
         self, tables: torch.Tensor, lengths: torch.Tensor, pool: KVPool, heads: int
     ) -> Callable[[int], Attend]:
         def step(n: int) -> Attend:
             def attend(q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
-                return reference.paged_attention(q, kv, tables[:n].numpy(), lengths[:n].numpy(), np.arange(n + 1))
+                attended: torch.Tensor = _attend(q, kv, tables[:n], lengths[:n])
+                return attended
 
             return attend
 

@@ -140,6 +140,19 @@ def test_all_columns_of_a_step_cross_in_one_copy(llama: Llama, monkeypatch: pyte
     assert len(copies) == 2 * len(run.plans)
 
 
+def test_a_captured_graph_runs_no_python_and_waits_for_nothing() -> None:
+    """Of the fake itself: what a real capture would refuse or freeze must not pass here."""
+    device, number, steps = FakeDevice(VirtualClock()), torch.zeros(2), [1.0]
+    replay = device.capture(lambda: number.add_(torch.arange(2.0) * steps[0]))
+    steps[0] = 5.0
+    number.zero_()
+    replay()
+    assert number.tolist() == [0.0, 1.0]
+    for work in (lambda: number.sum().item(), lambda: number.any() and None, lambda: number.nonzero()):
+        with pytest.raises(AssertionError, match="which a capture forbids"):
+            device.capture(work)
+
+
 def test_padding_rows_touch_no_live_block(llama: Llama) -> None:
     """Three rows in a bucket of four, two of them live: the dummy block takes what the others write."""
     settings = config(max_num_seqs=4)
