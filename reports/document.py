@@ -7,7 +7,7 @@ prints it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Tone = Literal["good", "bad", "unsure", "plain"]
@@ -162,6 +162,19 @@ class Report:
     word: str  # the verdict: PASS, FAIL, ...
     tone: Tone
     sections: Sequence[Section]
+
+    def titled(self, title: str) -> Report:
+        """Under a title of somebody's own; what it says of itself stays below it."""
+        return replace(self, title=title, subtitle=" · ".join(one for one in (self.title, self.subtitle) if one))
+
+    def without_charts(self) -> Report:
+        """The texts, figures and tables. A section with texts alone spoke of its charts, unless it leads."""
+        kept = []
+        for section in self.sections:
+            blocks = [block for block in section.blocks if not isinstance(block, Chart)]
+            if blocks and (section.leads or any(isinstance(block, Table | Figures) for block in blocks)):
+                kept.append(replace(section, blocks=blocks))
+        return replace(self, sections=kept)
 
     def charts(self) -> list[Chart]:
         return [block for section in self.sections for block in section.blocks if isinstance(block, Chart)]

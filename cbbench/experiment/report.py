@@ -32,8 +32,10 @@ def report(
     json: bool,
     timeline: bool,
     asked: Sequence[float] | None = None,
+    charts: bool = True,
 ) -> int:
-    """`cbbench report RUN|SWEEP|TUNE`, and RUN RUN, in the terminal. `asked`: percentiles to show of runs."""
+    """`cbbench report RUN|SWEEP|TUNE`, and RUN RUN, in the terminal. `asked`: percentiles to show of runs; `charts`:
+    a sweep's curves too."""
     if output is not None:
         raise UsageError("--output needs --format: html, md, csv, png, svg or vllm-json")
     if len(folders) > 1:
@@ -49,7 +51,7 @@ def report(
         show_tune(read_tune(folder), folder, json=json)
         return 0
     if is_sweep(folder):
-        return _report_sweep(folder, json=json)
+        return _report_sweep(folder, json=json, charts=charts)
     show(finished_run(folder), folder, json=json, with_timeline=timeline, asked=asked)
     if not json:
         show_breakdown(folder)
@@ -100,10 +102,10 @@ def finished_run(folder: Path) -> RunFile:
     return rebuild(folder)
 
 
-def _report_sweep(folder: Path, *, json: bool) -> int:
+def _report_sweep(folder: Path, *, json: bool, charts: bool) -> int:
     if json:
         sys.stdout.write((folder / "sweep.json").read_text(encoding="utf-8").rstrip() + "\n")
         return 0
     console = Console()
-    console.print(sweep_view(read_sweep(folder), width=console.width))
+    console.print(sweep_view(read_sweep(folder), width=console.width, charts=charts))
     return 0

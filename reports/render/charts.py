@@ -20,7 +20,9 @@ try:
     import altair as alt
     import vl_convert
 except ImportError as error:
-    raise FolderError('charts need altair and vl-convert: pip install "cbbench[charts]"') from error
+    raise FolderError(
+        'charts need altair and vl-convert: pip install "cbbench[charts]" (a page without charts: --no-charts)'
+    ) from error
 
 Spec = dict[str, Any]
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from html import escape
 from importlib.resources import files
+from typing import Any
 
 from cbbench import __version__
 from reports.document import Block, Chart, Figures, Report, Section, Table, Text
-from reports.render import charts
 from reports.render.palette import DARK, LIGHT, style
 
 
 def html(report: Report) -> str:
-    specs = {f"chart-{at}": charts.spec(chart) for at, chart in enumerate(report.charts())}
+    """Only a report with charts takes the extra that draws them."""
     names = {id(chart): f"chart-{at}" for at, chart in enumerate(report.charts())}
+    specs, vega = _drawn(report.charts()) if names else ({}, "")
     return _filled(
         _asset("report.html"),
         title=escape(report.title),
@@ -26,9 +27,17 @@ def html(report: Report) -> str:
         sections="\n".join(_section(one, names) for one in report.sections),
         footer=escape(f"cbbench {__version__}"),
         charts=_embedded(specs),
-        vega=charts.javascript().replace("</script", "<\\/script"),
+        vega=vega,
         script=_asset("report.js"),
     )
+
+
+def _drawn(found: list[Chart]) -> tuple[dict[str, Any], str]:
+    """(specifications by the name of their place in the page, the library that draws them)"""
+    from reports.render import charts
+
+    specs = {f"chart-{at}": charts.spec(chart) for at, chart in enumerate(found)}
+    return specs, charts.javascript().replace("</script", "<\\/script")
 
 
 def _asset(name: str) -> str:

@@ -45,8 +45,9 @@ GOODPUT = Column("goodput", lambda one: number(one.point.goodput_per_s), decides
 LIMIT = Column("limit", lambda one: one.point.limit or MISSING, decides=True)
 
 
-def sweep_view(sweep: SweepFile, *, width: int = 100) -> RenderableType:
-    """The table, the plots, why each setting is as fast as it is, and the recommendation with its reason."""
+def sweep_view(sweep: SweepFile, *, width: int = 100, charts: bool = True) -> RenderableType:
+    """The table, the plots (unless there shall be none), why each setting is as fast as it is, and the recommendation
+    with its reason."""
     predictions = dict.fromkeys(one.prediction for one in sweep.points if one.prediction)
     parts: list[RenderableType] = [Text(one, "yellow") for one in predictions]
     parts += [sweep_table(sweep, width=width), Text()]
@@ -55,7 +56,7 @@ def sweep_view(sweep: SweepFile, *, width: int = 100) -> RenderableType:
     if (modes := modes_view(sweep)) is not None:
         parts += [modes, Text()]
     wide = width >= SIDE_BY_SIDE_WIDTH
-    drawn = pictures(sweep, (width - 4) // 2 if wide else width)
+    drawn = pictures(sweep, (width - 4) // 2 if wide else width) if charts else []
     for first, second in zip(drawn[::2], [*drawn[1::2], None], strict=False):
         if wide and second is not None:
             grid = Table.grid(padding=(0, 4))

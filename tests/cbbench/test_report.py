@@ -126,6 +126,33 @@ def test_percentiles_are_of_runs_and_in_tables(cbbench: Call, runs: None, sweep:
         assert outcome.error_line.startswith("error: --percentiles: ")
 
 
+def test_a_page_without_charts_is_small_and_whole_else(cbbench: Call, runs: None, sweep: None) -> None:
+    for arguments in (("static",), ("sweep",), ("static", "continuous")):
+        assert cbbench("report", *arguments, "--format", "html", "--no-charts", "-o", "page.html").code == 0
+        page = Path("page.html").read_text(encoding="utf-8")
+        assert len(page) < 60_000
+        assert "<figure" not in page
+        assert "vega" not in page.split("</footer>")[1].split("<script>")[1]
+        assert "Shift and wheel" not in page, "what is said of charts goes with them"
+        assert "p99 95 %" in page or "P99, 95 % interval" in page
+        assert "Configuration" in page
+    curves = "output tok/s"
+    assert curves in cbbench("report", "sweep").out
+    assert curves not in cbbench("report", "sweep", "--no-charts").out
+    assert cbbench("report", "sweep", "--format", "png", "--no-charts").code == 2
+
+
+def test_a_page_under_a_title_of_ones_own(cbbench: Call, runs: None) -> None:
+    page = cbbench("report", "static", "--format", "md", "--title", "Friday <b> night").out.splitlines()
+    assert page[0] == "## Friday &lt;b> night: OK"
+    assert page[2].startswith("llama-3.1-8b on h100, static batching · ")
+    cbbench("report", "static", "--format", "html", "--no-charts", "--title", "Friday <b> night", "-o", "page.html")
+    assert "<h1>Friday &lt;b&gt; night</h1>" in Path("page.html").read_text(encoding="utf-8")
+    for arguments in (("--title", "x"), ("--title", "x", "--format", "csv"), ("--title", " ", "--format", "md")):
+        outcome = cbbench("report", "static", *arguments)
+        assert (outcome.code, outcome.error_line.startswith("error: --title")) == (2, True)
+
+
 def test_a_sweep_stands_alone(cbbench: Call, runs: None, sweep: None) -> None:
     outcome = cbbench("report", "static", "sweep", "--format", "html")
     assert (outcome.code, outcome.error_line) == (2, "error: report takes two runs, but sweep is a sweep")
@@ -177,3 +204,6 @@ def test_without_the_extra(cbbench: Call, runs: None, monkeypatch: pytest.Monkey
     assert (outcome.code, 'pip install "cbbench[charts]"' in outcome.error_line) == (2, True)
     assert not Path("static/report.html").exists()
     assert cbbench("report", "static", "--format", "md").code == 0
+    assert "--no-charts" in outcome.error_line
+    assert cbbench("report", "static", "--format", "html", "--no-charts").code == 0
+    assert "P99 TTFT" in Path("static/report.html").read_text(encoding="utf-8")
