@@ -129,6 +129,8 @@ class RequestRow(msgspec.Struct, frozen=True, gc=False):
     events: Count
     stints: tuple[Stint, ...] = ()
     first_answer: Ns | None = None  # first token of the answer, where reasoning came before it
+    transfer_asked: Ns | None = None  # the decode instance had room and asked the prefill instance for its KV
+    transfer_ended: Ns | None = None  # and had all of it
 
 
 class GpuSample(msgspec.Struct, frozen=True):

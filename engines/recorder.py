@@ -1,12 +1,14 @@
 """Recorder: turns what the scheduler reports into the rows, ledger and signals of a RunRecord, and tells the observer.
 
 The ledger rows of a step are handed on before the requests that ended in it, so that whatever a crash leaves on disk,
-a request's token events never point at steps that are not there.
+a request's token events never point at steps that are not there. Where two instances run beside each other a step may
+end before one that was launched earlier: its row waits for that one, and so does who ended in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 import numpy as np
@@ -29,13 +31,16 @@ class Recorder:
     """thinned: samples come ever more rarely, as a virtual run may last for days; a live view of a real one wants them
     four times a second."""
 
-    def __init__(self, observer: Observer, planned: int, kv_blocks: int, *, thinned: bool = False) -> None:
+    def __init__(self, observer: Observer, planned: int, *kv_blocks: int, thinned: bool = False) -> None:
+        """kv_blocks: of the pool of each instance."""
         self._observer = observer
         self._planned = planned
         self._rows = RequestTable()
         self._events = StepRuns()
         self._steps = np.zeros(CHUNK_STEPS, LEDGER)  # grows when full
-        self._num_steps = 0
+        self._num_steps = 0  # without a gap
+        self._ahead: set[int] = set()  # steps behind one that has not ended yet
+        self._ended: deque[tuple[Request, int]] = deque()  # with tokens of steps that the observer cannot have yet
         self._told = 0  # steps that the observer has
         self._signals = _Signals(kv_blocks, thinned)
         self._signal_list: list[Signal] = []
@@ -45,6 +50,8 @@ class Recorder:
         if outcome.ledger_row is not None:
             self._keep(outcome.ledger_row, 1)
             self._signals.add(outcome)
+            if self._ended:
+                self._tell_ended()
         for request in outcome.finished:
             self._end(request, now_ns)
         if now_ns >= self._signals.due_ns:
@@ -66,11 +73,18 @@ class Recorder:
 
     def _keep(self, steps: StepArray, count: int) -> None:
         """steps: one row or an array of them."""
-        if self._num_steps + count > len(self._steps):
+        at = int(steps["step"].flat[0]) - 1
+        if at + count > len(self._steps):
             # In place, and by a quarter: a long ledger must not be there twice.
-            self._steps.resize(self._num_steps + max(CHUNK_STEPS, count, self._num_steps // 4), refcheck=False)
-        self._steps[self._num_steps : self._num_steps + count] = steps
+            self._steps.resize(at + max(CHUNK_STEPS, count, at // 4), refcheck=False)
+        self._steps[at : at + count] = steps
+        if at > self._num_steps:
+            self._ahead.add(at)
+            return
         self._num_steps += count
+        while self._num_steps in self._ahead:
+            self._ahead.remove(self._num_steps)
+            self._num_steps += 1
         if self._num_steps - self._told >= CHUNK_STEPS:
             self._tell_steps()
 
@@ -81,6 +95,8 @@ class Recorder:
 
     def record(self, interrupted: bool) -> RunRecord:
         self._tell_steps()
+        assert not self._ahead
+        assert not self._ended
         return RunRecord(
             planned=self._planned,
             rows=self._rows,
@@ -97,6 +113,15 @@ class Recorder:
             self._told = self._num_steps
 
     def _end(self, request: Request, now_ns: int) -> None:
+        self._ended.append((request, now_ns))
+        self._tell_ended()
+
+    def _tell_ended(self) -> None:
+        """In the order in which they ended, as far as all their steps are there."""
+        while self._ended and self._ended[0][0].last_step <= self._num_steps:
+            self._tell_request(*self._ended.popleft())
+
+    def _tell_request(self, request: Request, now_ns: int) -> None:
         self._tell_steps()
         row = RequestRow(
             i=request.index,
@@ -119,6 +144,8 @@ class Recorder:
             events_at=len(self._events),
             events=request.output_tokens,
             stints=tuple(request.stints),
+            transfer_asked=request.transfer_asked_ns,
+            transfer_ended=request.transfer_ended_ns,
         )
         self._rows.append(row)
         self._events.append(request.event_runs)
@@ -128,15 +155,17 @@ class Recorder:
 class _Signals:
     """Sums since the last sample."""
 
-    def __init__(self, kv_blocks: int, thinned: bool) -> None:
-        self._kv_blocks = kv_blocks
+    def __init__(self, kv_blocks: Sequence[int], thinned: bool) -> None:
+        self._kv_blocks = sum(kv_blocks)
         self._thinned = thinned
         self.due_ns = SIGNAL_PERIOD_NS
         self._last_ns = 0
-        self._last_end_ns = 0
+        self._last_end_ns = [0] * len(kv_blocks)
         self._preemptions = 0
         self._output_tokens = 0
-        self._row = np.zeros((), LEDGER)
+        self._rows = [np.zeros((), LEDGER) for _ in kv_blocks]  # the newest of each instance
+        for row, blocks in zip(self._rows, kv_blocks, strict=True):
+            row["kv_free_blocks"] = blocks
         self._clear()
 
     def _clear(self) -> None:
@@ -148,28 +177,30 @@ class _Signals:
 
     def add(self, outcome: Outcome) -> None:
         assert outcome.ledger_row is not None
-        row = self._row = outcome.ledger_row
+        row = outcome.ledger_row
+        instance = int(row["instance"])
+        self._rows[instance] = row
         decode_rows, end_ns = int(row["decode_rows"]), int(row["end_ns"])
         self._busy_ns += int(row["busy_ns"])
         self._tokens += int(row["sampled_tokens"])
-        self._decode_ns += decode_rows * (end_ns - self._last_end_ns)
+        self._decode_ns += decode_rows * (end_ns - self._last_end_ns[instance])
         self._decode_rows += decode_rows
-        self._last_end_ns = end_ns
+        self._last_end_ns[instance] = end_ns
         self._preemptions += int(row["preempted"])
         for request in outcome.delivered:
             if request.output_tokens == 1 and request.first_ns is not None:
                 self._ttfts_ms.append((request.first_ns - request.sent_ns) / 1e6)
 
     def add_steps(self, steps: StepArray) -> None:
-        """As add() of each, where nobody got a first token."""
+        """As add() of each, where there is one instance and nobody got a first token."""
         ends_ns, decode_rows = steps["end_ns"], steps["decode_rows"].astype(np.int64)
-        self._row = steps[-1]
+        self._rows[0] = steps[-1]
         self._busy_ns += int(steps["busy_ns"].sum())
         self._tokens += int(steps["sampled_tokens"].sum())
-        self._decode_ns += int(decode_rows[0]) * (int(ends_ns[0]) - self._last_end_ns)
+        self._decode_ns += int(decode_rows[0]) * (int(ends_ns[0]) - self._last_end_ns[0])
         self._decode_ns += int((decode_rows[1:] * np.diff(ends_ns)).sum())
         self._decode_rows += int(decode_rows.sum())
-        self._last_end_ns = int(ends_ns[-1])
+        self._last_end_ns[0] = int(ends_ns[-1])
         self._preemptions += int(steps["preempted"].sum())
 
     def sample(self, now_ns: int, completed: int) -> Signal:
@@ -177,10 +208,10 @@ class _Signals:
         self._output_tokens += self._tokens
         signal = Signal(
             t=now_ns,
-            running=int(self._row["running"]),
-            waiting=int(self._row["waiting"]),
-            kv_usage=1 - int(self._row["kv_free_blocks"]) / self._kv_blocks,
-            device_busy=min(self._busy_ns / span_ns, 1.0),
+            running=sum(int(row["running"]) for row in self._rows),
+            waiting=sum(int(row["waiting"]) for row in self._rows),
+            kv_usage=1 - sum(int(row["kv_free_blocks"]) for row in self._rows) / self._kv_blocks,
+            device_busy=min(self._busy_ns / len(self._rows) / span_ns, 1.0),
             output_token_per_s=self._tokens * 1e9 / span_ns,
             preemptions=self._preemptions,
             completed=completed,

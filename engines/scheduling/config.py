@@ -34,7 +34,7 @@ from engines.scheduling.policies.pressure import (
 )
 from engines.scheduling.quotas import Quota, Quotas
 from engines.scheduling.rows import Rows
-from engines.scheduling.scheduler import Scheduler
+from engines.scheduling.scheduler import Scheduler, StepNumbers
 from engines.scheduling.seating import Policies, Seating
 
 AdmissionName = Literal["full-prompt", "full-reserve", "optimistic", "peak"]
@@ -108,7 +108,14 @@ class SchedulerConfig:
         reserve = self.mode == "static" or self.on_kv_pressure == "delay"
         return self.admission or ("full-reserve" if reserve else "full-prompt")
 
-    def build(self, eos_ids: frozenset[int] = frozenset()) -> Scheduler:
+    def build(
+        self,
+        eos_ids: frozenset[int] = frozenset(),
+        *,
+        numbers: StepNumbers | None = None,
+        source: Scheduler | None = None,
+    ) -> Scheduler:
+        """source: the instance that hands requests over to this one, if there is one; they share `numbers`."""
         rows = Rows(self.max_num_seqs)
         kv = KVManager(
             self.kv_blocks,
@@ -117,6 +124,7 @@ class SchedulerConfig:
             self.max_model_len,
             swap_blocks=self.swap_blocks,
             prefix_caching=self.prefix_caching,
+            source=None if source is None else source.kv,
         )
         gate = ResourceGate(
             rows,
@@ -135,7 +143,9 @@ class SchedulerConfig:
             skip_ahead=SkipAhead(self.skip_ahead),
             yielding=PriorityYields() if self.preempt_for_priority else NobodyYields(),
         )
-        return Scheduler(Seating(rows, kv, gate, policies), eos_ids)
+        instance, first_slot = (0, 0) if source is None else (1, source.rows.num_slots)
+        seating = Seating(rows, kv, gate, policies, instance=instance, first_slot=first_slot)
+        return Scheduler(seating, eos_ids, numbers)
 
     def _batching(self) -> Batching:
         if self.mode == "continuous":

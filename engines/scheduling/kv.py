@@ -12,9 +12,12 @@ available; who may do the latter is the scheduler's business (pressure), never t
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from engines.scheduling.blocks import BlockPool
+from engines.scheduling.handover import KeptElsewhere
 from engines.scheduling.plan import IntArray, StepPlan, Tables
 from engines.scheduling.prefix import PrefixIndex
 from engines.scheduling.request import Request
@@ -31,11 +34,15 @@ class KVManager:
         *,
         swap_blocks: int = 0,
         prefix_caching: bool = False,
+        source: KVManager | None = None,
     ) -> None:
+        """source: of the instance whose requests go on here, if there is one."""
         self.block_size = block_size
         self.index = PrefixIndex(block_size, prefix_caching)
         self.pool = BlockPool(num_blocks, self.index)
-        self.host = SwapSpace(swap_blocks)
+        self.host = SwapSpace(swap_blocks) if source is None else KeptElsewhere(source)
+        self.kept: Counter[int] = Counter()  # blocks in no table, of requests that went on elsewhere
+        self.num_kept = 0
         width = min(self.blocks_for(max_model_len), num_blocks)
         self.tables: Tables = np.zeros((num_slots, width), dtype=np.int32)  # 0: no block yet
         self._held: IntArray = np.zeros(num_slots, dtype=np.int64)  # blocks in the table of each slot
@@ -144,6 +151,22 @@ class KVManager:
         self._num_promised -= int(self._promised[slot])
         self._held[slot] = self._promised[slot] = self._published[slot] = 0
 
+    def keep(self, slot: int) -> list[int]:
+        """Take the blocks out of the table of a slot: they stay as they are until they are given back."""
+        blocks = self.blocks(slot)
+        self.tables[slot, : len(blocks)] = 0
+        self._held[slot] = self._published[slot] = 0
+        self.kept.update(blocks)
+        self.num_kept += len(blocks)
+        return blocks
+
+    def give_back(self, blocks: list[int]) -> None:
+        """Kept blocks whose content has arrived where it is wanted, or is wanted no more."""
+        self.kept.subtract(blocks)
+        self.kept += Counter()  # those that reached 0 are gone
+        self.num_kept -= len(blocks)
+        self.pool.release(blocks, fence=0, collected=0)
+
     def held(self, slot: int) -> int:
         return int(self._held[slot])
 
@@ -155,7 +178,8 @@ class KVManager:
     def check_invariants(self, swapped: list[int]) -> None:
         """`swapped`: host blocks of all who are swapped out."""
         owned = [int(b) for slot, held in enumerate(self._held.tolist()) for b in self.tables[slot, :held]]
-        self.pool.check_invariants(owned)
+        self.pool.check_invariants([*owned, *self.kept.elements()])
+        assert self.num_kept == self.kept.total()
         self.host.check_invariants(swapped)
         assert self._num_promised == self._promised.sum()
         assert (self._promised >= 0).all()

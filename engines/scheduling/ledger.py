@@ -71,9 +71,14 @@ LEDGER = np.dtype(
         ("swap_out_blocks", "<i4"),
         ("rejected", "<i4"),
         ("blocked", "<i4"),  # a Blocked
+        ("instance", "<i4"),  # which of several launched the step: an INSTANCES
+        ("kv_kept_blocks", "<i4"),  # of kv_used: of requests that went on elsewhere, until their KV has arrived there
+        ("transfers", "<i4"),  # requests from elsewhere that were seated, their KV on its way
+        ("transfer_blocks", "<i4"),
     ]
 )
 
+INSTANCES = ("prefill", "decode")  # of a disaggregated engine; any other is instance 0 alone
 WASTE = ("prompt_padding_tokens", "bucket_padding_tokens", "dead_row_tokens", "recomputed_tokens", "discarded_tokens")
 
 StepArray = NDArray[np.void]  # structured, dtype LEDGER

@@ -31,10 +31,12 @@ def make_room(seating: Seating) -> tuple[Shares, bool]:
         short = int(growth.sum()) - kv.available
         if short <= 0:
             return shares, evicted
-        if short <= kv.pool.num_pending:
-            # Blocks are on their way back behind a fence: the last rows wait a step, nobody else is evicted.
+        if short <= kv.pool.num_pending + kv.num_kept:
+            # Blocks are on their way back, behind a fence or from another instance: the last rows wait, nobody else is
+            # evicted.
             return _shortened(seating, shares), evicted
-        victim = seating.occupant(seating.policies.victims.choose(slots[rows.live[slots]], rows))
+        here = slots[rows.live[slots] & ~rows.arriving[slots]]  # what is still being written to cannot be given up
+        victim = seating.occupant(seating.policies.victims.choose(here, rows))
         seating.evict(victim, seating.policies.pressure.fate(victim), resumes_first=True)
         evicted = True
 

@@ -63,7 +63,7 @@ class Quotas:
             return None
         if quota.kv_blocks is not None and account.kv_blocks + blocks > quota.kv_blocks:
             return None
-        if quota.tokens_per_s is not None and request.preemptions == 0:
+        if quota.tokens_per_s is not None and request.fresh:
             self._recover(account, quota.tokens_per_s, now_ns)
             if account.tokens < 0:
                 return now_ns + max(1, round(-account.tokens / quota.tokens_per_s * NS))
@@ -73,7 +73,7 @@ class Quotas:
         if (account := self._accounts.get(request.tenant)) is not None:
             account.rows += 1
             account.kv_blocks += blocks
-            if request.preemptions == 0:
+            if request.fresh:
                 account.tokens -= request.prompt_tokens + request.max_output_tokens
 
     def left(self, request: Request, blocks: int) -> None:

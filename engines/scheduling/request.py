@@ -59,6 +59,7 @@ class Request:
         "last_ns",
         "max_output_tokens",
         "min_output_tokens",
+        "output_limit",
         "output_tokens",
         "pending",
         "preemptions",
@@ -79,6 +80,8 @@ class Request:
         "swapped_positions",
         "tenant",
         "tokens",
+        "transfer_asked_ns",
+        "transfer_ended_ns",
     )
 
     def __init__(
@@ -119,9 +122,10 @@ class Request:
         self.bucket = 0  # which prompts it is batched with
         self.bypassed = 0  # requests that went before it while it was the head of its queue and did not fit
         self.output_tokens = 0  # delivered
+        self.output_limit = max_output_tokens  # where it is: an instance that computes prompts alone makes but one
         self.pending = 0  # being sampled by a launched step
         self.computed_peak = 0  # positions below it were computed once already; computing them again is waste
-        self.host_blocks: list[int] = []  # where its KV is while it is swapped out
+        self.host_blocks: list[int] = []  # where its KV is while it is swapped out, or at the instance it comes from
         self.swapped_positions = 0  # how many positions those hold
         self.resumes_first = False  # swapped out under pressure: gets its blocks back before anybody is admitted
         self.preemptions = 0
@@ -129,6 +133,8 @@ class Request:
         self.error: str | None = None
         self.first_ns: int | None = None
         self.last_ns: int | None = None
+        self.transfer_asked_ns: int | None = None
+        self.transfer_ended_ns: int | None = None
         self.event_runs: list[list[int]] = []  # [[first step, number of consecutive steps], ...] that gave a token
         self.stints: list[Stint] = []
         self.seated_step = 0
@@ -146,8 +152,13 @@ class Request:
 
     @property
     def kv_limit(self) -> int:
-        """Positions of KV it can ever need: the last sampled token is never fed back, hence the -1."""
-        return self.prompt_tokens + self.max_output_tokens - 1
+        """Positions of KV it can ever need where it is: the last sampled token is never fed back, hence the -1."""
+        return self.prompt_tokens + self.output_limit - 1
+
+    @property
+    def fresh(self) -> bool:
+        """It never sat anywhere."""
+        return self.preemptions == 0 and self.output_tokens == 0
 
     @property
     def finished(self) -> bool:
@@ -164,6 +175,12 @@ class Request:
             self.first_ns = now_ns
         self.last_ns = now_ns
         self.output_tokens += 1
+
+    @property
+    def last_step(self) -> int:
+        """The newest step that gave it a token; 0: none did."""
+        first, count = self.event_runs[-1] if self.event_runs else (1, 0)
+        return first + count - 1
 
     def event_steps(self) -> NDArray[np.uint32]:
         """Step number of every delivered token, in order: uint32[output_tokens]."""

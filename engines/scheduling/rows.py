@@ -28,6 +28,7 @@ class Rows:
         self.bucket: IntArray = np.zeros(num_slots, dtype=np.int64)
         self.last_step: IntArray = np.zeros(num_slots, dtype=np.int64)  # newest step that has a row for this seat
         self.live: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.zeros(num_slots, dtype=np.bool_)
+        self.arriving: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.zeros(num_slots, dtype=np.bool_)
         self.num_live = 0  # seats of unfinished requests
         self.num_resumed = 0  # seats of requests that had been preempted with work to do again
         # (rank, sequence, slot) of every taken seat, best rank first

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.scheduling.admitting import admit
+from engines.scheduling.handover import Transfer
 from engines.scheduling.ledger import Blocked
 from engines.scheduling.making_room import make_room, share_again
 from engines.scheduling.plan import NO_MOVES, IntArray, StepPlan, StepResult
@@ -31,6 +32,7 @@ class Outcome:
 
     delivered: list[Request] = field(default_factory=list)  # each got one more output token
     finished: list[Request] = field(default_factory=list)
+    handed_over: list[Request] = field(default_factory=list)  # delivered their first token here, to go on elsewhere
     ledger_row: NDArray[np.void] | None = None  # of the collected step
 
 
@@ -40,8 +42,17 @@ class _Launched:
     tally: StepTally
 
 
+@dataclass(slots=True)
+class StepNumbers:
+    """What steps are called: 1, 2, 3, ... in the order of their launch, over all instances that share this."""
+
+    last: int = 0
+
+
 class Scheduler:
-    def __init__(self, seating: Seating, eos_ids: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, seating: Seating, eos_ids: frozenset[int] = frozenset(), numbers: StepNumbers | None = None
+    ) -> None:
         self.seating = seating
         self.rows = seating.rows
         self.kv = seating.kv
@@ -51,26 +62,53 @@ class Scheduler:
         self._live: dict[int, Request] = {}  # unfinished requests by index
         self._in_flight: deque[_Launched] = deque()
         self._submitted = 0
-        self._step = 0  # newest launched
+        self.numbers = numbers or StepNumbers()
+        self.num_steps = 0  # launched here
 
     # -- requests come and go ------------------------------------------------------------------------------------
 
-    def submit(self, request: Request, now_ns: int) -> Outcome:
-        """Queue the request; one that can never run is rejected at once, with the numbers."""
+    def submit(self, request: Request, now_ns: int, refused: str | None = None) -> Outcome:
+        """Queue the request; one that can never run is rejected at once, with the numbers. refused: why it never could
+        where it is to go on."""
         if request.index in self._live:
             raise ValueError(f"request {request.index} is already live")
         request.submitted_ns = now_ns
-        request.rank = self._order.rank(request)
-        request.sequence = self._submitted
-        self._submitted += 1
-        self._live[request.index] = request
+        self._register(request)
         outcome = Outcome()
-        if (reason := self.gate.refusal(request)) is not None:
+        if (reason := refused or self.gate.refusal(request)) is not None:
             self.seating.traffic.rejected += 1
             self._end(request, "rejected", outcome, reason)
         else:
             self.seating.enter(request)
         return outcome
+
+    def receive(self, request: Request) -> None:
+        """Queue a request that another instance has handed over. This one never refuses: it was asked at submit."""
+        request.output_limit = request.max_output_tokens
+        self._register(request)
+        self.seating.enter(request)
+
+    def _register(self, request: Request) -> None:
+        request.rank = self._order.rank(request)
+        request.sequence = self._submitted
+        self._submitted += 1
+        self._live[request.index] = request
+
+    def take_transfers(self, now_ns: int) -> list[Transfer]:
+        """After schedule(): whose KV is to be fetched from the other instance now."""
+        transfers = self.seating.take_transfers()
+        for transfer in transfers:
+            transfer.request.transfer_asked_ns = now_ns
+        return transfers
+
+    def arrived(self, transfer: Transfer, at_ns: int) -> None:
+        """All KV of a transfer is here, and the other instance needs to keep it no longer."""
+        transfer.request.transfer_ended_ns = at_ns
+        self.seating.arrived(transfer)
+
+    def ended_elsewhere(self, request: Request) -> None:
+        """A request that was handed over has ended: orders that learn from lengths want to know."""
+        self._order.ended(request)
 
     def abort(self, index: int) -> Outcome:
         """End a request wherever it is. Unknown or ended already: nothing happens."""
@@ -85,7 +123,12 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        return not self._live and not self._in_flight
+        return not self._live and not self._in_flight and not self._waits_for_another
+
+    @property
+    def _waits_for_another(self) -> bool:
+        """Another instance will give back blocks that are kept for it, or KV is on its way from there."""
+        return self.kv.num_kept > 0 or bool(self.seating.in_transit)
 
     @property
     def wake_at_ns(self) -> int | None:
@@ -101,13 +144,18 @@ class Scheduler:
         """The next step to launch, or None when nothing can run now."""
         if len(self._in_flight) >= MAX_STEPS_IN_FLIGHT:
             raise RuntimeError(f"{len(self._in_flight)} steps are in flight: collect one first")
-        self.seating.begin(self._step + 1)
+        self.begin()
         plan = self._plan(now_ns)
         if plan is None and self.seating.open_all_buckets():
             plan = self._plan(now_ns)
         waits_for_nothing = plan is None and self._live and not self._in_flight and self.wake_at_ns is None
-        assert not waits_for_nothing, f"nothing can run, yet {self.num_waiting} wait"
+        if waits_for_nothing:
+            assert self._waits_for_another, f"nothing can run, yet {self.num_waiting} wait"
         return plan
+
+    def begin(self) -> None:
+        """The next step is to be planned."""
+        self.seating.begin(self.numbers.last + 1, self.num_steps + 1)
 
     def _plan(self, now_ns: int) -> StepPlan | None:
         seating = self.seating
@@ -132,13 +180,15 @@ class Scheduler:
             slots, counts, padding = slots[own], counts[own], padding[own]
         if not len(slots) and not len(dead):
             return None
-        self._step += 1
+        self.numbers.last += 1
+        self.num_steps += 1
+        step = self.numbers.last
         starts = rows.computed[slots]
         ends = starts + counts
         self.gate.grow(slots, ends)
         moves = self.seating.take_moves()
         plan = StepPlan(
-            step=self._step,
+            step=step,
             now_ns=now_ns,
             requests=[rows.request[slot] for slot in slots.tolist()],
             slots=slots,
@@ -155,10 +205,11 @@ class Scheduler:
         )
         unused = self.gate.spend(plan.launched_tokens)
         tally = StepTally(plan, rows, self.kv, self.seating.traffic, self.num_waiting, unused)
+        tally.row["instance"] = self.seating.instance
         self.seating.traffic = Traffic()
         rows.computed[slots] = ends
         rows.known[slots] += plan.samples
-        rows.last_step[slots] = self._step
+        rows.last_step[slots] = self.seating.launched = step
         self._in_flight.append(_Launched(plan, tally))
         return plan
 
@@ -228,6 +279,10 @@ class Scheduler:
         outcome.delivered.append(request)
         if at_cap:
             self._end(request, "length", outcome)
+        elif request.output_tokens >= request.output_limit:
+            self.seating.hand_over(request)
+            del self._live[request.index]
+            outcome.handed_over.append(request)
 
     def _end(self, request: Request, reason: str, outcome: Outcome, error: str | None = None) -> None:
         request.finish_reason, request.error = reason, error

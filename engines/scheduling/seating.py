@@ -15,6 +15,7 @@ import numpy as np
 
 from engines.base import Stint
 from engines.scheduling.gate import ResourceGate
+from engines.scheduling.handover import KeptElsewhere, Transfer
 from engines.scheduling.kv import KVManager
 from engines.scheduling.plan import IntArray
 from engines.scheduling.policies.admission import Admission
@@ -48,24 +49,45 @@ class Moves:
 
 
 class Seating:
-    def __init__(self, rows: Rows, kv: KVManager, gate: ResourceGate, policies: Policies) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        kv: KVManager,
+        gate: ResourceGate,
+        policies: Policies,
+        *,
+        instance: int = 0,
+        first_slot: int = 0,
+    ) -> None:
+        """instance, first_slot: of several, which one this is, and what its first seat is called in the record."""
         self.rows = rows
         self.kv = kv
         self.gate = gate
         self.policies = policies
+        self.instance = instance
+        self.first_slot = first_slot
         self.waiting = Waiting(policies.order)
         self.traffic = Traffic()  # since the last launched step
         self.moves = Moves()
+        self.in_transit: dict[int, Transfer] = {}  # by seat, until all KV is here
+        self.not_started: list[Transfer] = []  # of these
         self.rejected: list[Request] = []  # under pressure, while planning; told by the next update
         self.wake_at_ns: int | None = None  # when time alone will let somebody in
         self.collected = 0  # newest collected step
         self.step = 0  # the step being planned
+        self.launched = 0  # newest launched here
+        self.newcomers: list[Request] = []  # since then
         self.turn: int | None = None  # the prompt bucket of this step
         self.evicted: set[int] = set()  # requests that lost their seat in this planning: they do not come back in it
 
     # -- sharing a step ------------------------------------------------------------------------------------------
 
-    def begin(self, step: int) -> None:
+    def begin(self, step: int, nth: int) -> None:
+        """Plan the step of this number, the nth of this instance."""
+        # Who sat down in a planning that launched nothing sits from this step on: another instance took that number.
+        self.newcomers = [one for one in self.newcomers if one.seated_step > self.launched]
+        for one in self.newcomers:
+            one.seated_step = step
         self.step = step
         self.wake_at_ns = None
         self.turn = None
@@ -74,7 +96,7 @@ class Seating:
         if batching.buckets:
             slots = rows.in_order()
             prefilling = rows.bucket[slots[self.wants(slots) > 1]].tolist()
-            self.turn = batching.turn(prefilling, self.waiting.buckets(), step)
+            self.turn = batching.turn(prefilling, self.waiting.buckets(), nth)
 
     def open_all_buckets(self) -> bool:
         """The bucket whose turn it is has nothing that can run: let all in. False if they were in already."""
@@ -87,9 +109,12 @@ class Seating:
         return self.policies.batching.share(self.wants(slots), self.rows.computed[slots], self.gate.budget)
 
     def wants(self, slots: IntArray) -> IntArray:
-        """Known tokens each seat has not computed yet; 0 for a finished request that keeps its seat."""
+        """Known tokens each seat has not computed yet; 0 for a finished request that keeps its seat, and for one whose
+        KV is still on its way."""
         rows = self.rows
         wants = (np.minimum(rows.known[slots], rows.kv_limit[slots]) - rows.computed[slots]) * rows.live[slots]
+        if self.in_transit:
+            wants *= ~rows.arriving[slots]
         if self.turn is not None:  # the prompts of other buckets wait for their step
             wants *= (rows.bucket[slots] == self.turn) | (wants <= 1)
         return wants
@@ -150,21 +175,61 @@ class Seating:
         if request.host_blocks:
             slot = request.slot
             self.kv.grow(np.array([slot]), np.array([computed]))
-            self.moves.back += zip(request.host_blocks, self.kv.blocks(slot), strict=True)
+            if isinstance(self.kv.host, KeptElsewhere):
+                self._send_for(request, request.host_blocks)
+            else:
+                self.moves.back += zip(request.host_blocks, self.kv.blocks(slot), strict=True)
+                self.traffic.swapped_in += 1
             request.host_blocks, request.swapped_positions, request.resumes_first = [], 0, False
-            self.traffic.swapped_in += 1
         elif request.preemptions:
             self.traffic.resume_hit_tokens += computed
         else:
             self.traffic.prefix_hit_tokens += computed
         request.state = State.RUNNING
         request.seated_step, request.sampled_step = self.step, 0
+        self.newcomers.append(request)
 
     def take_moves(self) -> Moves:
         """The copies for the plan that is now launched. Its host blocks may be used again by later plans."""
         moves, self.moves = self.moves, Moves()
         self.kv.host.release([host for host, _ in moves.back])
         return moves
+
+    # -- from one instance to another ----------------------------------------------------------------------------
+
+    def hand_over(self, request: Request) -> None:
+        """It has its first token here and goes on elsewhere. Its blocks are kept for it; one that lost them while that
+        token was being sampled is computed again there."""
+        if request.state is State.WAITING:
+            self.waiting.take_out(request)
+        else:
+            request.swapped_positions = int(self.rows.computed[request.slot])
+            assert request.swapped_positions == request.prompt_tokens, f"{request} has its first token too soon"
+            request.host_blocks = self.kv.keep(request.slot)
+            self.leave(request)
+        request.state = State.NEW
+
+    def _send_for(self, request: Request, sources: list[int]) -> None:
+        slot = request.slot
+        transfer = Transfer(request, slot, sources, self.kv.blocks(slot))
+        self.rows.arriving[slot] = True
+        self.in_transit[slot] = transfer
+        self.not_started.append(transfer)
+        self.traffic.transfers += 1
+        self.traffic.transfer_blocks += len(sources)
+
+    def take_transfers(self) -> list[Transfer]:
+        """Those that can start now: their seats and blocks have just been given."""
+        transfers, self.not_started = self.not_started, []
+        return transfers
+
+    def arrived(self, transfer: Transfer) -> None:
+        """All of it is here. The seat of a request that has ended meanwhile was held till now: it was written to."""
+        del self.in_transit[transfer.slot]
+        self.rows.arriving[transfer.slot] = False
+        self.kv.host.release(transfer.sources)
+        if transfer.request.finished:
+            self._let_go(transfer.slot)
 
     def quiet(self) -> bool:
         """True if, until a seated request ends, who is kept waiting stays so whatever the policies: then nobody waits,
@@ -194,6 +259,9 @@ class Seating:
         if state is State.WAITING:
             self.waiting.forget()
             self._forget_swapped(request)
+        elif state is State.RUNNING and request.slot in self.in_transit:
+            self._close_stint(request)
+            self.rows.end(request.slot)
         elif state is State.RUNNING and self.policies.batching.holds:
             self._close_stint(request)
             self.rows.end(request.slot)
@@ -220,13 +288,16 @@ class Seating:
 
     def _close_stint(self, request: Request) -> None:
         ended = max(self.collected, request.seated_step)
-        request.stints.append(Stint(request.slot, request.seated_step, request.sampled_step, ended))
+        slot = self.first_slot + request.slot
+        request.stints.append(Stint(slot, request.seated_step, request.sampled_step, ended))
 
     def check_invariants(self) -> None:
         self.rows.check_invariants()
         waiting = list(self.waiting)
         assert len(self.waiting) == len(waiting) == len({id(request) for request in waiting})
         coming_back = [host for host, _ in self.moves.back]
+        coming_back += [block for transfer in self.in_transit.values() for block in transfer.sources]
+        assert sorted(self.in_transit) == np.flatnonzero(self.rows.arriving).tolist()
         self.kv.check_invariants([block for request in waiting for block in request.host_blocks] + coming_back)
         self.gate.check_invariants()
         for request in self.rows.request:

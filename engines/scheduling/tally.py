@@ -25,6 +25,8 @@ class Traffic:
     prefix_hit_tokens: int = 0
     resume_hit_tokens: int = 0
     blocked: Blocked = Blocked.NO
+    transfers: int = 0  # seated, with KV that comes from another instance
+    transfer_blocks: int = 0
 
 
 class StepTally:
@@ -65,6 +67,7 @@ class StepTally:
         row["kv_pending_blocks"] = kv.pool.num_pending
         row["kv_cached_blocks"] = cached = min(kv.pool.num_cached, kv.available)  # the rest is promised
         row["kv_free_blocks"] = kv.available - cached
+        row["kv_kept_blocks"] = kv.num_kept
         row["kv_positions"] = int(rows.computed[rows.live].sum()) + computed_tokens
         row["decode_kv_positions"] = num_pairs - prefill_pairs + int(plan.dead_lengths.sum())
         row["prefill_kv_positions"] = prefill_kv

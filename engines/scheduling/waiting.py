@@ -68,6 +68,13 @@ class Waiting:
         assert popped is request
         self._count -= 1
 
+    def take_out(self, request: Request) -> None:
+        """Wherever it stands in its queue, before it waits in another's."""
+        queue = self._queues[request.queue]
+        queue[:] = [entry for entry in queue if entry[3] is not request]
+        heapq.heapify(queue)
+        self._count -= 1
+
     def forget(self) -> None:
         """One who waits has ended; its entry is dropped when it comes up."""
         self._count -= 1

@@ -53,6 +53,10 @@ class CostExecutor:
     def collect(self) -> StepResult:
         return self._submitted.popleft()
 
+    def ends_ns(self) -> int | None:
+        """When the oldest step ends that was not collected."""
+        return self._submitted[0].end_ns if self._submitted else None
+
     def decode_stretch(self, quiet: Quiet, due_ns: int | None) -> tuple[IntArray, IntArray]:
         """(start_ns, end_ns) of these steps, run now with nothing else in flight, up to the one that runs when
         something comes due; `ran_until` accepts them."""

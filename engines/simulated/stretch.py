@@ -69,7 +69,7 @@ def quiet_steps(scheduler: Scheduler) -> Quiet | None:
     computed = rows.computed[slots]
     if (rows.known[slots] - computed != 1).any() or (computed < np.maximum(rows.prompt, rows.peak)[slots]).any():
         return None  # a prompt is being computed, or computed again
-    seating.begin(scheduler._step + 1)
+    scheduler.begin()
     blocked, promise = _why_nobody_comes(scheduler)
     if blocked is None:
         return None
@@ -134,15 +134,15 @@ def _blocks_taken(room: IntArray, block_size: int, steps: int) -> IntArray:
 def advance(scheduler: Scheduler, quiet: Quiet, growth: Growth, starts_ns: IntArray, ends_ns: IntArray) -> Stretch:
     """Take the steps these columns describe: what schedule() and update() would have done, once per step."""
     rows, steps, slots = scheduler.rows, len(ends_ns), quiet.slots
-    first_step, end_ns = scheduler._step + 1, int(ends_ns[-1])
+    first_step, end_ns = scheduler.numbers.last + 1, int(ends_ns[-1])
     ledger = _ledger(scheduler, quiet, growth, starts_ns, ends_ns)
     scheduler.seating.traffic = Traffic()
     scheduler.kv.grow(slots, rows.computed[slots] + steps)
     rows.computed[slots] += steps
     rows.known[slots] += steps
-    scheduler._step += steps
-    scheduler.seating.collected = scheduler._step
-    rows.last_step[slots] = scheduler._step
+    scheduler.numbers.last += steps
+    scheduler.num_steps += steps
+    scheduler.seating.launched = scheduler.seating.collected = rows.last_step[slots] = scheduler.numbers.last
     requests = [request for slot in slots.tolist() if (request := rows.request[slot]) is not None]
     for request in requests:
         _deliver(request, first_step, steps, end_ns)
@@ -173,7 +173,7 @@ def _deliver(request: Request, first_step: int, steps: int, end_ns: int) -> None
 def _ledger(scheduler: Scheduler, quiet: Quiet, growth: Growth, starts_ns: IntArray, ends_ns: IntArray) -> StepArray:
     steps, live, dead = len(ends_ns), len(quiet.slots), quiet.dead_rows
     ledger = np.zeros(steps, LEDGER)
-    ledger["step"] = scheduler._step + 1 + np.arange(steps)
+    ledger["step"] = scheduler.numbers.last + 1 + np.arange(steps)
     ledger["start_ns"] = starts_ns
     ledger["end_ns"] = ends_ns
     ledger["busy_ns"] = ends_ns - starts_ns

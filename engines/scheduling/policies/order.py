@@ -137,7 +137,7 @@ class Fair(Order):
         self.paid[request.tenant] = max(self.turn(request.tenant), floor)
 
     def admitted(self, request: Request) -> None:
-        if request.preemptions == 0:  # what was paid for once is not paid for again
+        if request.fresh:  # what was paid for once is not paid for again
             self._pay(request.tenant, self.PROMPT_WEIGHT * request.prompt_tokens)
         self._last_served = request.tenant
 

@@ -1,0 +1,176 @@
+"""Two instances on a virtual clock: times that can be worked out on paper, and pools that are too small."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+
+from engines.base import RunRecord, SilentObserver
+from engines.scheduling.config import SchedulerConfig
+from engines.scheduling.ledger import check_identities
+from engines.scheduling.pair import PairConfig
+from engines.simulated.disaggregated import SimulatedPair
+from engines.simulated.law import DecodeTerms, GapTerms, MixedTerms, Origin, StepLaw
+from workloads.pacing import Pacing
+from workloads.plan import UGAP, RequestPlan
+
+MS = 1_000_000
+# A step with a prompt in it takes 1 ms and 0.1 ms a token, one that only decodes 10 ms and 1 ms a row.
+LAW = StepLaw(
+    calibrated=True,
+    decode=DecodeTerms(step=10.0 * MS, row=1.0 * MS, kv=0.0),
+    mixed=MixedTerms(
+        step=1.0 * MS, token=0.1 * MS, beyond_knee=0, knee_tokens=10**9, row=0, kv=0, pair=0, prefill_kv=0
+    ),
+    gap=GapTerms(step=0.0, row=0.0),
+    origin=Origin(source="paper"),
+)
+BLOCK = 4  # tokens
+BLOCK_MS = 2  # on the link
+
+
+def pair(
+    prefill: dict[str, object], decode: dict[str, object], law: StepLaw = LAW, block_ms: int = BLOCK_MS
+) -> SimulatedPair:
+    defaults: dict[str, object] = {
+        "kv_blocks": 100, "block_size": BLOCK, "max_model_len": 200, "max_num_seqs": 4, "max_num_batched_tokens": 40,
+        "watermark": 0.0,
+    }  # fmt: skip
+    first, second = (SchedulerConfig(**(defaults | own)) for own in (prefill, decode))  # type: ignore[arg-type]
+    return SimulatedPair(PairConfig(first, second), law, link_bytes_per_s=1e9, block_bytes=block_ms * MS)
+
+
+def run(engine: SimulatedPair, lengths: Sequence[tuple[int, int]], at_ms: Sequence[float] | None = None) -> RunRecord:
+    """at_ms: when each request comes; None: all at once."""
+    prompts, outputs = zip(*lengths, strict=True)
+    arrivals = np.arange(len(prompts)) if at_ms is None else np.array(at_ms)
+    plan = RequestPlan.of(prompts, outputs, arrivals_ugap=np.round(arrivals * UGAP).astype(np.int64))
+    return engine.run(plan, Pacing(plan.arrivals_ugap, rate_per_s=None if at_ms is None else 1000.0), SilentObserver())
+
+
+def rows(record: RunRecord) -> list[tuple[int, int, float, float]]:
+    """(instance, step, start and end in ms) of every step, as they were launched."""
+    return [(int(one["instance"]), int(one["step"]), one["start_ns"] / MS, one["end_ns"] / MS) for one in record.steps]
+
+
+def events_ms(record: RunRecord, index: int) -> list[float]:
+    row = next(row for row in record.rows if row.i == index)
+    times: list[float] = (record.event_times_ns()[row.events_at : row.events_at + row.events] / MS).tolist()
+    return times
+
+
+def test_times_as_on_paper() -> None:
+    """Two prompts of 20 and 8 tokens, three and two outputs.
+
+    prefill   |- both, 1 + 2.8 ms -|
+    link                       3.8 |-- 5 blocks, 10 ms --| 13.8 |-- 2 blocks, 4 ms --| 17.8
+    decode                                          13.8 |- 0: 11 ms -| 24.8 |- 0 and 1: 12 ms -| 36.8
+    """
+    record = run(pair({}, {}), [(20, 3), (8, 2)])
+    assert events_ms(record, 0) == [3.8, 24.8, 36.8]
+    assert events_ms(record, 1) == [3.8, 36.8]
+    assert rows(record) == [(0, 1, 0.0, 3.8), (1, 2, 13.8, 24.8), (1, 3, 24.8, 36.8)]
+    assert record.steps["transfers"].tolist() == [0, 2, 0]
+    assert record.steps["transfer_blocks"].tolist() == [0, 7, 0]
+
+
+def test_steps_run_beside_each_other_and_are_told_in_the_order_of_their_launch() -> None:
+    """Request 0 decodes (11 ms a step) while request 1's prompt of 40 tokens is computed (5 ms), which needs 20 ms on
+    the link: it joins in the first step that begins after its KV has arrived."""
+    record = run(pair({}, {}), [(4, 6), (40, 2)], at_ms=[0, 5])
+    # 0: prompt until 1.4, KV until 3.4, then 11 ms each: 14.4, 25.4, 36.4 (with 1: 12 ms) 48.4, 59.4
+    # 1: prompt from 5 to 10, seated when the step ends at 14.4, KV from 14.4 to 34.4
+    assert events_ms(record, 0) == pytest.approx([1.4, 14.4, 25.4, 36.4, 48.4, 59.4])
+    assert events_ms(record, 1) == pytest.approx([10.0, 48.4])
+    assert [one[:2] for one in rows(record)] == [(0, 1), (1, 2), (0, 3), (1, 4), (1, 5), (1, 6), (1, 7)]
+    assert record.steps["step"].tolist() == list(range(1, 8))
+
+
+def test_a_single_output_token_needs_no_decode_instance() -> None:
+    record = run(pair({}, {"kv_blocks": 1}), [(40, 1), (8, 1)])
+    assert [row.status for row in record.rows] == ["completed"] * 2
+    assert record.steps["instance"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "says"),
+    [
+        ({"kv_blocks": 4}, {}, "prefill instance: exceeds_kv: needs 5 blocks (20 positions), pool has 4"),
+        ({}, {"kv_blocks": 5}, "decode instance: exceeds_kv: needs 6 blocks (22 positions), pool has 5"),
+    ],
+)
+def test_what_either_side_can_never_hold_is_rejected_at_once(
+    prefill: dict[str, object], decode: dict[str, object], says: str
+) -> None:
+    record = run(pair(prefill, decode), [(20, 3), (4, 2)])
+    by_index = {row.i: row for row in record.rows}
+    assert (by_index[0].finish_reason, by_index[0].error) == ("rejected", says)
+    assert by_index[1].status == "completed"
+
+
+def test_a_full_decode_pool_holds_back_the_prefill_instance() -> None:
+    """sglang#40703, vllm#57104, dynamo#10557: nothing is dropped, nothing stands still, and both pools drain.
+
+    The decode pool holds one request at a time, the prefill pool the KV of two: the third prompt must wait for the
+    first request to end, though the prefill instance has nothing to do.
+    """
+    record = run(pair({"kv_blocks": 10}, {"kv_blocks": 6}), [(20, 4)] * 5)
+    assert [row.i for row in record.rows] == [0, 1, 2, 3, 4]
+    assert {row.status for row in record.rows} == {"completed"}
+    prefill, decode = (record.steps[record.steps["instance"] == one] for one in (0, 1))
+    check_identities(prefill, 4, 10)
+    check_identities(decode, 4, 6)
+    assert decode["running"].max() == 1
+    assert prefill["preempted"].sum() == decode["preempted"].sum() == 0
+    # Two prompts at once; the first's blocks are free when they have arrived (3 + 10 ms; the second's are kept until
+    # there is room for it: the first then has ended, after 3 steps of 11 ms), and the next prompt takes them.
+    assert events_ms(record, 0)[0] == events_ms(record, 1)[0] == 5.0
+    assert events_ms(record, 0)[-1] == 5 + 10 + 3 * 11
+    assert events_ms(record, 2)[0] == 5 + 10 + 3
+    assert events_ms(record, 3)[0] == 48 + 10 + 3
+    assert events_ms(record, 1)[1] == 48 + 10 + 11
+    assert (prefill["kv_kept_blocks"] <= prefill["kv_used_blocks"]).all()
+    assert prefill["kv_kept_blocks"].max() == 5
+
+
+def test_under_pressure_a_request_is_computed_again_where_it_decodes() -> None:
+    """Two requests outgrow the decode pool; the newest gives way and its prompt is computed there, counted as waste."""
+    record = run(pair({}, {"kv_blocks": 12}), [(20, 12), (20, 12)])
+    assert {row.status for row in record.rows} == {"completed"}
+    decode = record.steps[record.steps["instance"] == 1]
+    prefill = record.steps[record.steps["instance"] == 0]
+    assert decode["preempted"].sum() == 1
+    assert decode["recomputed_tokens"].sum() > 20
+    assert prefill["recomputed_tokens"].sum() == 0
+    assert [row.preemptions for row in record.rows] == [0, 1]
+    assert all(row.output_tokens == row.events == 12 for row in record.rows)
+
+
+def test_blocks_that_are_still_being_written_are_never_taken_away() -> None:
+    """Request 0 runs out of blocks while request 1's KV takes 100 ms to arrive: the older one gives way."""
+    record = run(pair({}, {"kv_blocks": 12}, block_ms=20), [(20, 12), (20, 12)])
+    by_index = {row.i: row for row in record.rows}
+    assert (by_index[0].preemptions, by_index[1].preemptions) == (1, 0)
+    assert {row.output_tokens for row in record.rows} == {12}
+    assert by_index[1].transfer_ended == 205 * MS
+
+
+def test_planning_beside_a_running_step_hands_over_as_well() -> None:
+    """The step after the one that samples a first token is planned before that token is seen."""
+    overlapped = msgspec.structs.replace(LAW, overlapped=True)
+    record = run(pair({"max_num_batched_tokens": 8}, {}, overlapped), [(20, 3), (8, 2), (12, 9)])
+    assert {row.status for row in record.rows} == {"completed"}
+    assert record.steps["discarded_tokens"].sum() == 0
+    assert record.steps["sampled_tokens"].sum() == 3 + 2 + 9
+
+
+def test_the_same_bits_every_time() -> None:
+    lengths = [((7 * i) % 60 + 1, (11 * i) % 30 + 1) for i in range(60)]
+    engine = pair({"kv_blocks": 40}, {"kv_blocks": 45})
+    first, second = (run(engine, lengths, at_ms=[3 * i for i in range(60)]) for _ in range(2))
+    assert first.steps.tobytes() == second.steps.tobytes()
+    assert list(first.rows) == list(second.rows)
+    assert first.steps["preempted"].sum() > 0
