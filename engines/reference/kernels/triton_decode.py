@@ -39,7 +39,7 @@ TILE = 64  # positions per iteration, whatever the block size: pages are gathere
 STAGES = 3  # two tiles in flight
 PROGRAMS_PER_SM = 3  # what fits in shared memory side by side at head size 128 on sm_90
 WARPS = 4
-MERGE = 16  # partials merged per iteration
+MERGE = 8  # partials merged per iteration, all of them on their way before the first is needed
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def merge(splits: DecodeSplits, out: torch.Tensor, early: bool = False) -> None:
     rows, heads, head_dim = out.shape
     _merge[(rows, heads)](
         out, splits.output, splits.maximum, splits.sum, splits.row_items, out.stride(0), out.stride(1),
-        HEADS=heads, D=head_dim, MERGE=MERGE, num_warps=1 if head_dim <= 64 else 2, **launched(early),
+        HEADS=heads, D=head_dim, MERGE=MERGE, num_warps=1, **launched(early),  # one warp sums without barriers
     )  # fmt: skip
 
 

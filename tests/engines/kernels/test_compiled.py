@@ -175,6 +175,13 @@ def test_attention(
         assert ("wgmma.mma_async" if wide else "mma.sync.aligned.m16n8k16") in result.ptx
 
 
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_partials_are_merged_without_a_barrier(head_dim: int, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = build((triton_decode, "_merge", partial(decode, 8, 4, head_dim, BF16)), 90, scratch, monkeypatch)
+    assert result.shared_bytes == 0
+    assert "bar.sync" not in result.ptx
+
+
 def test_the_likeliest_token_is_looked_for_with_several_loads_in_flight(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
