@@ -6,7 +6,8 @@ tokens here, where on a GPU it would do so once a week. With `eager_side` the si
 runs what it is given at once.
 
 A graph is what torch computed while it was captured, on the memory that had then: replayed, it runs no Python. So what
-a step looked up on the host, or would do otherwise for other numbers, stays as it was.
+a step looked up on the host, or would do otherwise for other numbers, stays as it was. Interpreted Triton kernels are
+no operations of torch's: with `reruns` a graph is the work itself, run again.
 
 Memory goes back to the stream it came from when the host lets go of it, whatever another stream still does there: so a
 stream that touches another's memory has to say so (`uses`), and it is an error here if it does not.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +39,9 @@ WORK_NS = 1_000  # what each queued piece of work takes, for the events
 class FakeDevice:
     overlaps = True
 
-    def __init__(self, clock: Clock, *, eager_side: bool = False) -> None:
+    def __init__(self, clock: Clock, *, eager_side: bool = False, reruns: bool = False) -> None:
         self.clock = clock
+        self._reruns = reruns
         self.main = FakeStream(self)
         self.side = FakeStream(self, eager=eager_side)
         self.captured: list[Work] = []
@@ -58,12 +60,12 @@ class FakeDevice:
         self.capturing = True  # a copy from the host or an event in here would be an error on a GPU
         tape = Tape()
         try:
-            with tape:
+            with nullcontext() if self._reruns else tape:
                 work()
         finally:
             self.capturing = False
         self.captured.append(work)
-        return tape.replay
+        return work if self._reruns else tape.replay
 
 
 class Tape(TorchDispatchMode):
