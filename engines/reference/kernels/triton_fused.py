@@ -117,11 +117,12 @@ def _embed(
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     real = at < d
+    gain = tl.load(weight + at, mask=real, other=0.0)  # on its way while the row is looked for
     own = tl.load(ids + token)
     if last_token is not None:
         own = tl.where(own < 0, tl.load(last_token + (-1 - own), mask=own < 0, other=0), own)
     row = tl.load(embedding + own * embedding_row + at, mask=real, other=0.0)
-    _store_norm(out + token * out_row, row.to(tl.float32), weight, eps, d, at, real)
+    _store_norm(out + token * out_row, row.to(tl.float32), gain, eps, d, at, real)
     tl.store(x + token * x_row + at, row, mask=real)  # first, it would cost triton 3.6 a spilled register on sm_90
 
 
@@ -134,6 +135,7 @@ def _rms_norm(
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     real = at < d
+    gain = tl.load(weight + at, mask=real, other=0.0)  # before a store, which it may not pass
     row = tl.load(x + token * x_row + at, mask=real, other=0.0).to(tl.float32)
     if residual is not None:
         row += tl.load(residual + token * residual_row + at, mask=real, other=0.0).to(tl.float32)
@@ -141,13 +143,13 @@ def _rms_norm(
         rounded = row.to(residual.dtype.element_ty)
         tl.store(residual + token * residual_row + at, rounded, mask=real)
         row = rounded.to(tl.float32)
-    _store_norm(out + token * out_row, row, weight, eps, d, at, real)
+    _store_norm(out + token * out_row, row, gain, eps, d, at, real)
 
 
 @triton.jit
-def _store_norm(out, row, weight, eps, d, at, real):
+def _store_norm(out, row, gain, eps, d, at, real):
     scale = tl.rsqrt(tl.sum(row * row, 0) / d + eps)
-    normed = row * scale * tl.load(weight + at, mask=real, other=0.0).to(tl.float32)
+    normed = row * scale * gain.to(tl.float32)
     tl.store(out + at, normed.to(out.dtype.element_ty), mask=real)
 
 
@@ -178,35 +180,41 @@ def _rope_and_write(
     head = tl.program_id(0) % KV_HEADS
     token = (tl.program_id(0) // KV_HEADS).to(tl.int64)
     half = tl.arange(0, HALF)
-    cos_row = tl.load(cos + token * cos_token + half).to(tl.float32)
-    sin_row = tl.load(sin + token * sin_token + half).to(tl.float32)
-
     group = tl.arange(0, G)
-    at_q = qkv + token * qkv_token + ((head * GROUP + group) * qkv_head)[:, None] + half[None, :]
     real = (group < GROUP)[:, None]
-    a = tl.load(at_q, mask=real, other=0.0).to(tl.float32)
-    b = tl.load(at_q + HALF, mask=real, other=0.0).to(tl.float32)
-    if q_norm is not None:
-        scale = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / (2 * HALF) + eps)[:, None]
-        a *= scale * tl.load(q_norm + half).to(tl.float32)[None, :]
-        b *= scale * tl.load(q_norm + HALF + half).to(tl.float32)[None, :]
-    tl.store(at_q, (a * cos_row - b * sin_row).to(qkv.dtype.element_ty), mask=real)
-    tl.store(at_q + HALF, (b * cos_row + a * sin_row).to(qkv.dtype.element_ty), mask=real)
+    at_q = qkv + token * qkv_token + ((head * GROUP + group) * qkv_head)[:, None] + half[None, :]
+    at_k = qkv + token * qkv_token + (KV_HEADS * GROUP + head) * qkv_head + half
+    at_v = at_k + KV_HEADS * qkv_head
 
-    # int64 before the product: block * stride passes 2**31 in a pool of a few million tokens.
-    slot = tl.load(slots + token).to(tl.int64)
+    # All loads before the first store: none may pass one, and each that has to wait for its turn is time.
+    slot = tl.load(slots + token).to(tl.int64)  # before the product: block * stride passes 2**31 in a large pool
+    at_cos, at_sin = cos + token * cos_token + half, sin + token * sin_token + half
+    # Twice, and for q as often as there are heads: spread over the threads by hand they would wait for one another.
+    q_cos = tl.load(tl.broadcast_to(at_cos[None, :], [G, HALF])).to(tl.float32)
+    q_sin = tl.load(tl.broadcast_to(at_sin[None, :], [G, HALF])).to(tl.float32)
+    k_cos = tl.load(at_cos).to(tl.float32)
+    k_sin = tl.load(at_sin).to(tl.float32)
+    q_a = tl.load(at_q, mask=real, other=0.0).to(tl.float32)
+    q_b = tl.load(at_q + HALF, mask=real, other=0.0).to(tl.float32)
+    k_a = tl.load(at_k).to(tl.float32)
+    k_b = tl.load(at_k + HALF).to(tl.float32)
+    v_a = tl.load(at_v)
+    v_b = tl.load(at_v + HALF)
+    if q_norm is not None:
+        scale = tl.rsqrt((tl.sum(q_a * q_a, 1) + tl.sum(q_b * q_b, 1)) / (2 * HALF) + eps)[:, None]
+        q_a *= scale * tl.load(q_norm + half).to(tl.float32)[None, :]
+        q_b *= scale * tl.load(q_norm + HALF + half).to(tl.float32)[None, :]
+    if k_norm is not None:
+        scale = tl.rsqrt((tl.sum(k_a * k_a, 0) + tl.sum(k_b * k_b, 0)) / (2 * HALF) + eps)
+        k_a *= scale * tl.load(k_norm + half).to(tl.float32)
+        k_b *= scale * tl.load(k_norm + HALF + half).to(tl.float32)
+
+    tl.store(at_q, (q_a * q_cos - q_b * q_sin).to(qkv.dtype.element_ty), mask=real)
+    tl.store(at_q + HALF, (q_b * q_cos + q_a * q_sin).to(qkv.dtype.element_ty), mask=real)
     if slot < 0:  # as an index this would be the end of the pool, which is somebody's
         return
     at_kv = kv + (slot // BLOCK_SIZE) * kv_block + head * kv_head + (slot % BLOCK_SIZE) * kv_offset + half
-    at_k = qkv + token * qkv_token + (KV_HEADS * GROUP + head) * qkv_head + half
-    a = tl.load(at_k).to(tl.float32)
-    b = tl.load(at_k + HALF).to(tl.float32)
-    if k_norm is not None:
-        scale = tl.rsqrt((tl.sum(a * a, 0) + tl.sum(b * b, 0)) / (2 * HALF) + eps)
-        a *= scale * tl.load(k_norm + half).to(tl.float32)
-        b *= scale * tl.load(k_norm + HALF + half).to(tl.float32)
-    tl.store(at_kv, (a * cos_row - b * sin_row).to(kv.dtype.element_ty))
-    tl.store(at_kv + HALF, (b * cos_row + a * sin_row).to(kv.dtype.element_ty))
-    at_v = at_k + KV_HEADS * qkv_head
-    tl.store(at_kv + kv_value, tl.load(at_v).to(kv.dtype.element_ty))
-    tl.store(at_kv + kv_value + HALF, tl.load(at_v + HALF).to(kv.dtype.element_ty))
+    tl.store(at_kv, (k_a * k_cos - k_b * k_sin).to(kv.dtype.element_ty))
+    tl.store(at_kv + HALF, (k_b * k_cos + k_a * k_sin).to(kv.dtype.element_ty))
+    tl.store(at_kv + kv_value, v_a.to(kv.dtype.element_ty))
+    tl.store(at_kv + kv_value + HALF, v_b.to(kv.dtype.element_ty))

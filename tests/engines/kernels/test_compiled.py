@@ -175,6 +175,26 @@ def test_attention(
         assert ("wgmma.mma_async" if wide else "mma.sync.aligned.m16n8k16") in result.ptx
 
 
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-0.6b"])
+@pytest.mark.parametrize("kernel", ["_rope_and_write", "_rms_norm", "_embed"])
+def test_all_loads_are_on_their_way_before_the_first_store(
+    kernel: str, name: str, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No load passes a store, and each that waits for another is time: these kernels do little else."""
+    c = SHAPES[name]
+    calls = {
+        "_rope_and_write": partial(rope, c.kv_heads, c.heads // c.kv_heads, c.head_dim, BF16, c.qk_norm),
+        "_rms_norm": partial(norm, c.d_model, BF16, True),
+        "_embed": partial(embed, c.d_model, BF16),
+    }
+    result = build((triton_fused, kernel, calls[kernel]), 90, scratch, monkeypatch)
+    _, first_store, behind = result.ptx.partition("st.global")
+    assert first_store
+    assert "ld.global" not in behind
+    if kernel == "_rope_and_write":
+        assert result.shared_bytes == 0
+
+
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_partials_are_merged_without_a_barrier(head_dim: int, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = build((triton_decode, "_merge", partial(decode, 8, 4, head_dim, BF16)), 90, scratch, monkeypatch)
