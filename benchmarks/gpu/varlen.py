@@ -30,7 +30,7 @@ def use_varlen(model: Any, attend: Any = None) -> str:
         return "the kernel is a GPU's"
     if problem := disagreement(attend or flash, device):
         return f"torch's FlashAttention {problem}"
-    AttentionInterface.register(NAME, _paged(attend or flash))
+    AttentionInterface.register(NAME, paged(attend or flash))
     model.set_attn_implementation(NAME)
     return ""
 
@@ -53,7 +53,9 @@ def flash(
     )[0]
 
 
-def _paged(attend: Any) -> Any:
+def paged(attend: Any) -> Any:
+    """What transformers registers as an attention, around one that takes sequences."""
+
     def forward(
         module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: None, **given: Any
     ) -> tuple[torch.Tensor, None]:
