@@ -46,10 +46,10 @@ class Stage:
         return (self.from_per_s + self.to_per_s) / 2 * self.lasts_s
 
     def __str__(self) -> str:
-        rate = f"{self.from_per_s:g}"
+        rate = _written(self.from_per_s)
         if self.to_per_s != self.from_per_s:
-            rate += f"..{self.to_per_s:g}"
-        return rate if self.lasts_s == float("inf") else f"{rate} for {self.lasts_s:g}s"
+            rate += f"..{_written(self.to_per_s)}"
+        return rate if self.lasts_s == float("inf") else f"{rate} for {_written(self.lasts_s)}s"
 
 
 @dataclass(frozen=True)
@@ -162,6 +162,11 @@ def read_rate(value: float | str) -> float | RateSchedule:
         except ValueError:
             return RateSchedule.parse(value)
     return value
+
+
+def _written(number: float) -> str:
+    """In full and without an exponent: a report reads the schedule again out of run.json."""
+    return np.format_float_positional(number, trim="-")
 
 
 def _stage(text: str) -> Stage:

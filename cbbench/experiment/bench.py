@@ -85,7 +85,7 @@ def _stages_not_reached(rate: RateSchedule, plan: RequestPlan, duration_s: float
     if min(last_s, duration_s or last_s) >= begins_s:
         return []
     needed = rate.requests or math.ceil(rate.expected(begins_s)) + 1
-    enough = f"--num-requests {needed:,.0f} reaches it" if last_s < begins_s else "a longer --duration reaches it"
+    enough = f"it takes about --num-requests {needed:.0f}" if last_s < begins_s else "a longer --duration reaches it"
     return [f"the last stage of the rate, {rate.given[-1]}, begins at {begins_s:g} s, after the last request: {enough}"]
 
 

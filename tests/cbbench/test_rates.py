@@ -97,7 +97,10 @@ def test_tenants_have_stages_too(cbbench: Call) -> None:
 
 def test_too_few_requests_for_the_last_stage_are_told(cbbench: Call) -> None:
     outcome = cbbench("run", *SIMULATED, "--rate", "2 for 60s, 10", "-o", "out")
-    assert "the last stage of the rate, 10, begins at 60 s, after the last request: --num-requests 121" in outcome.err
+    assert "the last stage of the rate, 10, begins at 60 s, after the last request: " in outcome.err
+    assert "--num-requests 121" in outcome.err
+    many = cbbench("run", *SIMULATED, "--rate", "20 for 100s, 10", "-o", "many")
+    assert "--num-requests 2001" in many.err, "as the flag takes it"
     short = cbbench("run", *SIMULATED, "--rate", STAGES, "--duration", 30, "-o", "short")
     assert "2 for 20s, begins at 40 s, after the last request: a longer --duration" in short.err
     assert "begins at" not in cbbench("run", *SIMULATED, "--rate", STAGES, "-o", "whole").err

@@ -45,6 +45,8 @@ def due_s(text: str, *gaps: float) -> list[float]:
         ("  2..20  for  2m ", [(2, 20, 120), (20, 20, float("inf"))], 120, "2..20 for 120s"),
         ("0.5..1.5 for 10s, 0 for 5s, 3", [(0.5, 1.5, 10), (0, 0, 5), (3, 3, float("inf"))], None, None),
         ("3..3 for 1s", [(3, 3, 1), (3, 3, float("inf"))], 1, "3 for 1s"),
+        ("1000000 for 2000000s, 0.00001", [(1e6, 1e6, 2e6), (1e-5, 1e-5, float("inf"))], None, None),
+        ("0.3333333 for 12.3456789s, 1", [(0.3333333, 0.3333333, 12.3456789), (1, 1, float("inf"))], None, None),
     ],
 )
 def test_the_text(text: str, stages: list[tuple[float, ...]], end_s: float | None, written: str | None) -> None:
