@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from reports.render.fitting import Table
 from reports.render.words import number, share
 from reports.schema import Breakdown, Part
 from reports.worst import Worst
@@ -46,7 +46,7 @@ def breakdown_view(parts: Breakdown, *, width: int) -> RenderableType:
 
 def breakdown_table(parts: Breakdown, *, explained: bool = True) -> Table:
     """Means over all requests, and over those at or above P99, with their shares of the latency. Times in ms."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = Table(spare=[4], box=None, header_style="bold", pad_edge=False)
     table.add_column("time went to, ms", no_wrap=True)
     for name in ("TTFT", "from P99 on", "E2EL", "from P99 on"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -67,8 +67,9 @@ def worst_table(requests: Sequence[Worst], title: str) -> Table:
     who else sat in it, and the most prompt tokens that one step computed. Two lines of header keep it in 80 columns."""
     names = [name for name in WORDS if any(one.parts_ns.get(name) for one in requests)]
     seen = any(one.neighbours for one in requests)
-    table = Table(box=None, header_style="bold", pad_edge=False, collapse_padding=True)
     near_names = ("longest\nstep ms", "other\nseats", "prefill\ntokens") if seen else ()
+    spare = [-1, -2, -3] if seen else []
+    table = Table(spare=spare, box=None, header_style="bold", pad_edge=False, collapse_padding=True)
     for name in (title.replace(" ", "\n", 1), "prompt", "output", "ms", *names, *near_names):
         table.add_column(name, justify="right")
     for one in requests:

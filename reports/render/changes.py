@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from engines.base import RequestRow
 from reports.changes import Changed, most_changed, took_ns
 from reports.regression import Measured
+from reports.render.fitting import Table
 from reports.render.gate import change_text
 from reports.render.words import MISSING, number
 from reports.scenarios import Pair, setting_differences
@@ -67,7 +67,7 @@ def _metrics(measured: Sequence[Measured], names: tuple[str, str]) -> Table:
 
 
 def _requests(changed: Sequence[Changed]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = Table(spare=[-1, -2], box=None, header_style="bold", pad_edge=False)
     for name in ("request", "prompt", "output", "TTFT, ms", "E2EL, ms", "preempted", "end"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in changed:

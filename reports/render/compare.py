@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from reports.percentiles import Percentiles
 from reports.render.compared_groups import compared_groups
+from reports.render.fitting import Table
 from reports.render.words import MISSING, number
 from reports.schema import RunFile, Summary, Waste
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from reports.render.fitting import Table
 from reports.render.words import MISSING, number
 from reports.schema import Group, RunFile
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from reports.checks import Check, GateResult
+from reports.render.fitting import Table
 from reports.render.words import MISSING, number, verdict
 
 ORDER = ("fail", "inconclusive", "warn", "pass")

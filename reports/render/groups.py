@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from reports.render.fitting import Table
 from reports.render.words import number
 from reports.schema import Group, Summary
 
@@ -38,7 +38,7 @@ def group_views(summary: Summary, open_loop: bool) -> list[RenderableType]:
 
 
 def group_table(name: str, groups: Mapping[str, Group], open_loop: bool) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = Table(spare=[-1, -2, -4, 2], box=None, header_style="bold", pad_edge=False)
     table.add_column(name)
     for column in ("done", "TTFT p50", "TTFT p99", "TPOT p99", "wait", "tok/s", "preempted", "service"):
         table.add_column(column, justify="right")

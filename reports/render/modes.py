@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from reports.curves import CurvePoint, merge, short_label
+from reports.render.fitting import Table
 from reports.render.words import number, stacked
 from reports.sweep_schema import SweepFile, Value
 

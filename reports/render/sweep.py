@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from reports.curves import CurvePoint, bend, label_of, latency_of_knee, merge, series, short_label
+from reports.render.fitting import Table
 from reports.render.modes import modes_view
 from reports.render.sweep_plots import NAMES, pictures
 from reports.render.tenants import tenants_table
@@ -77,7 +77,8 @@ def sweep_table(sweep: SweepFile, *, width: int = 100) -> Table:
     curve = merge(sweep.points)
     columns = [one for one in _columns(sweep) if one.decides or width >= WIDE]
     title = f"sweep of {', '.join(sweep.params)}" + (f", {sweep.repeats} runs each" if sweep.repeats > 1 else "")
-    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    spared = [len(sweep.params) + columns.index(one) for one in (LIMIT, GOODPUT, SPREAD) if one in columns]
+    table = Table(spare=spared, title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for name in (*map(stacked, sweep.params), *(one.name for one in columns)):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("SLA" if sweep.sla else "")

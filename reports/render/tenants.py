@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rich.table import Table
 from rich.text import Text
 
 from reports.curves import merge, short_label
+from reports.render.fitting import Table
 from reports.render.words import number, stacked
 from reports.sweep_schema import SweepFile
 from reports.tenants import tenants_of

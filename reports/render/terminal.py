@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from reports.gate import exit_code
 from reports.metrics import LATENCIES
 from reports.percentiles import Percentiles, percentiles
 from reports.render.compare import side_by_side
+from reports.render.fitting import Table
 from reports.render.groups import group_views
 from reports.render.waste import slot_table, token_table
 from reports.render.words import number, share, verdict
@@ -70,7 +71,7 @@ def kv_pool(run: RunFile) -> str | None:
 
 
 def sla_table(run: RunFile) -> Table:
-    table = Table.grid(padding=(0, 2))
+    table = Table(show_header=False, box=None, pad_edge=False, collapse_padding=True, padding=(0, 2))
     for wraps in (False, False, False, True):  # room is the reason's to give
         table.add_column(no_wrap=not wraps)
     for one in run.sla:
@@ -142,7 +143,7 @@ def gpu_line(signals: Signals) -> str:
 def latency_table(summary: Summary, open_loop: bool, chosen: Percentiles | None = None) -> Table:
     """In open loop from the scheduled time too, where requests were sent late enough for it to differ."""
     chosen = chosen or percentiles(summary)
-    table = _table("latency, ms", "mean", *chosen.names, "p99 95 % interval", "max", "count")
+    table = _table("latency, ms", "mean", *chosen.names, "p99 95 % interval", "max", "count", spare=[-3, -1, -2])
     for name in LATENCIES:
         one: Distribution = getattr(summary.latency, name)
         if name.endswith("_sched_ms") and (
@@ -164,8 +165,8 @@ def _alike(one: Distribution, other: Distribution) -> bool:
     return all(a == b or (a is not None and b is not None and math.isclose(a, b, rel_tol=ALIKE)) for a, b in pairs)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
+def _table(*columns: str, spare: Sequence[int] = ()) -> Table:
+    table = Table(spare=spare, box=None, header_style="bold", pad_edge=False)
     for at, name in enumerate(columns):
         table.add_column(name, justify="left" if at == 0 else "right")
     return table

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from reports.render.fitting import Table
 from reports.render.words import number, share
 from reports.tuning.file import Stage, TuneFile
 from reports.tuning.trials import Trial
@@ -41,7 +41,7 @@ def _stage(stage: Stage) -> RenderableType:
 
 def _trials(stage: Stage) -> Table:
     """With P99 E2EL where it is bound."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(spare=[-2, -3], box=None, pad_edge=False, header_style="bold")
     answers = any("e2el" in one.metric for trial in stage.trials for one in trial.point.sla)
     latencies = ("P99 TTFT", "P99 TPOT", *(["P99 E2EL"] if answers else []))
     for name in ("rows", "tokens", "other", "goodput/s", *latencies, "busy", "KV peak"):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
+from reports.render.fitting import Table
 from reports.render.words import share
 from reports.schema import Waste
 
+WORDS = 20  # columns for what a kind is, or it is not said
 TOKENS = (
     ("useful_tokens", "useful", "prompt and output tokens that a request wanted"),
     ("prompt_padding_tokens", "prompt padding", "shorter prompts filled up to the longest of their static batch"),
@@ -33,11 +33,11 @@ def slot_table(waste: Waste) -> Table:
 
 
 def _breakdown(title: str, waste: Waste, kinds: tuple[tuple[str, str, str], ...], total: int) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = Table(spare=[3], box=None, header_style="bold", pad_edge=False)
     table.add_column(title)
     table.add_column(f"{total:,}", justify="right")
-    table.add_column("")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
+    table.add_column("", min_width=WORDS)
     for key, name, words in kinds:
         count: int = getattr(waste, key)
         if count:
