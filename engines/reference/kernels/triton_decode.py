@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 
@@ -160,6 +161,7 @@ def _resident(programs: int, kv_heads: int) -> int:
     return max(programs // kv_heads, 1)
 
 
+@cache
 def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 

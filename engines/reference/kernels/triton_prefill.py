@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -68,6 +69,7 @@ def usual_tiling(dtype: torch.dtype, device: torch.device) -> Tiling:
     return Tiling(128, 64 if _has_wgmma(device) else 32, 8)
 
 
+@cache
 def _has_wgmma(device: torch.device) -> bool:
     """Hopper's products read K and V from shared memory; before it a tile of 64 does not fit in registers."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
