@@ -102,6 +102,11 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     skip_ahead: Natural = 0
     preempt_for_priority: bool = False
     prefix_caching: bool = False
+    disaggregate: bool = False
+    prefill_max_num_seqs: Seats | None = None  # of the prefill instance; None: as the decode instance's, also below
+    prefill_max_num_batched_tokens: Positive | None = None
+    prefill_kv_blocks: Blocks | None = None
+    kv_link_gb_per_s: PositiveFloat | None = None  # 10^9 bytes a second, simulated; None: by hardware
     quota: tuple[str, ...] = ()
 
     sla: tuple[str, ...] = ()
@@ -159,7 +164,8 @@ ENGINE_SETTINGS = (
     "static_patience", "max_num_seqs",
     "max_num_batched_tokens", "kv_blocks", "block_size", "chunked_prefill", "prefill", "max_prompt_chunk",
     "prompt_buckets", "order", "ageing", "skip_ahead", "preempt_for_priority", "quota", "admission", "watermark",
-    "on_kv_pressure", "victim", "swap_blocks", "prefix_caching", "timeline",
+    "on_kv_pressure", "victim", "swap_blocks", "prefix_caching", "timeline", "disaggregate", "prefill_max_num_seqs",
+    "prefill_max_num_batched_tokens", "prefill_kv_blocks", "kv_link_gb_per_s",
 )  # fmt: skip
 SERVER_SETTINGS = (
     "api", "ca_file", "prompt_form", "extra_body", "header", "warmup", "workers", "read_timeout", "scrape",
@@ -290,7 +296,28 @@ def _refuse_settings_of_others(config: RunConfig, given: Mapping[str, Any]) -> N
         raise UsageError(f"--{'law' if config.law else 'hardware'} needs --engine simulated")
 
 
+OF_A_PAIR = ("prefill_max_num_seqs", "prefill_max_num_batched_tokens", "prefill_kv_blocks", "kv_link_gb_per_s")
+
+
+def _refuse_conflicts_of_a_pair(config: RunConfig) -> None:
+    if not config.disaggregate:
+        for field in OF_A_PAIR:
+            if getattr(config, field) is not None:
+                raise UsageError(f"{flag(field)} needs --disaggregate")
+        return
+    if config.mode == "static":
+        raise UsageError("--disaggregate needs --mode continuous: a static batch computes its prompts itself")
+    if config.on_kv_pressure == "swap":
+        raise UsageError(
+            "--disaggregate goes with --on-kv-pressure recompute, delay or reject, got swap: a KV pool is moved from "
+            "one instance to the other, and to no host"
+        )
+    if config.engine != "simulated":
+        raise UsageError("--disaggregate needs --engine simulated")
+
+
 def _refuse_conflicts(config: RunConfig) -> None:
+    _refuse_conflicts_of_a_pair(config)
     if config.mode == "static" and (config.chunked_prefill is False or config.prefill is not None):
         raise UsageError("--[no-]chunked-prefill and --prefill belong to --mode continuous")
     if config.mode == "static" and config.max_prompt_chunk is not None:

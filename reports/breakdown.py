@@ -17,6 +17,8 @@ queue      until the step was planned that first gave it a seat
 prefill    in a seat, before the first token; computing a prompt again after a preemption too
 preempted  between two stays in a seat: from the end of the last step of one to the planning of the first of the next
 decode     in a seat, after the first token; computing again too
+handover   of a disaggregated engine: after the first token, until the decode instance had a seat and blocks
+transfer   from then until its KV had arrived there; decode is what follows
 server     sent, until the first token
 
 TTFT from the time of sending is the same without `client`.
@@ -92,17 +94,33 @@ def breakdown(record: RunRecord) -> Breakdown:
         "preempted": early,
         "server": np.where(seen, 0, first - sent),
     }
-    after = {"decode": last - first - late, "preempted": late}
+    asked, arrived = (record.column_ns(name)[row] for name in ("transfer_asked", "transfer_ended"))
+    went = seen & (asked != MISSING) & (arrived != MISSING)
+    handover, transfer = np.where(went, asked - first, 0), np.where(went, arrived - asked, 0)
+    after = {
+        "handover": handover,
+        "transfer": transfer,
+        "decode": last - first - late - handover - transfer,
+        "preempted": late,
+    }
     return Breakdown(
         row=row,
         ttft_ns={name: column for name, column in ttft.items() if column.any()},
         after_ns={name: column for name, column in after.items() if column.any()},
-        blocked_ns=blocked_ns(record.steps, submitted[seen], admitted[seen], seen),
+        blocked_ns=blocked_ns(*_of_first_seats(record.steps, admitted[seen]), submitted[seen], seen),
     )
 
 
+def _of_first_seats(steps: StepArray, admitted: IntColumn) -> tuple[StepArray, IntColumn]:
+    """The ledger of the instance that everybody first waits for, and where in it they were admitted, from 1."""
+    if not steps["instance"].any():
+        return steps, admitted
+    mine = steps["instance"] == 0
+    return steps[mine], np.cumsum(mine)[admitted - 1]
+
+
 def blocked_ns(
-    steps: StepArray, submitted_ns: IntColumn, admitted: IntColumn, seen: NDArray[np.bool_]
+    steps: StepArray, admitted: IntColumn, submitted_ns: IntColumn, seen: NDArray[np.bool_]
 ) -> dict[str, IntColumn]:
     """How much of its wait for a first seat a request spent behind a blocked head of the queue, by reason.
 
@@ -140,6 +158,8 @@ def _preempted_ns(record: RunRecord) -> tuple[IntColumn, IntColumn]:
     of_row, stints = record.stints()
     again = np.flatnonzero(of_row[1:] == of_row[:-1])  # stays that another one follows
     steps = record.steps.shape[0]
+    if record.steps["instance"].any():
+        again = again[~_handed_over(record, of_row, stints, again)]
     ended, admitted = stints[again, 3], stints[again + 1, 1]
     known = admitted <= steps
     again, ended, admitted = again[known], ended[known], admitted[known]
@@ -149,6 +169,16 @@ def _preempted_ns(record: RunRecord) -> tuple[IntColumn, IntColumn]:
     np.add.at(early, row, np.maximum(np.minimum(back_ns, first_ns) - left_ns, 0))
     np.add.at(late, row, np.maximum(np.minimum(back_ns, last_ns) - np.maximum(left_ns, first_ns), 0))
     return early, late
+
+
+def _handed_over(
+    record: RunRecord, of_row: IntColumn, stints: NDArray[np.int64], again: IntColumn
+) -> NDArray[np.bool_]:
+    """[again] the next stay is at another instance, to which its KV went: the time between is no preemption's."""
+    instance = np.append(record.steps["instance"], 0)  # a crash may have lost a step
+    where = instance[np.minimum(stints[:, 1] - 1, record.steps.shape[0])]
+    went = record.column_ns("transfer_asked")[of_row[again]] != MISSING
+    return np.asarray(went & (where[again] != where[again + 1]))
 
 
 def _parts(parts: dict[str, IntColumn], whole: IntColumn) -> dict[str, schema.Part]:

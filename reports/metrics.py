@@ -181,6 +181,16 @@ _DEFINITIONS = {
     "signals.gpu_power_mean_w": "Power drawn by the GPU, over the samples.",
     "signals.gpu_sm_clock_mean_mhz": "Clock of its multiprocessors, over the samples.",
     "signals.gpu_slowed_share": "Share of the samples in which a power cap or the temperature held its clocks down.",
+    "instances": (
+        "The same signals and waste for the prefill and the decode instance alone, by their own steps, seats and KV "
+        "pools; the signals of the whole are the mean of the devices and of their KV, and the sum of who runs and "
+        "waits. Empty where one engine does both."
+    ),
+    "transfers": (
+        "KV that went from the prefill to the decode instance. wait_ms: from the first token until the decode instance "
+        "had a seat and blocks for the request; transfer_ms: from then until all its KV was there, behind other "
+        "transfers; kept_blocks_peak: the most blocks that the prefill instance kept meanwhile."
+    ),
     "waste.launched_tokens": "Tokens the device computed: useful plus all the kinds of waste below.",
     "waste.useful_tokens": "Prompt and output tokens computed once, for a request that wanted them.",
     "waste.prompt_padding_tokens": "Padding before shorter prompts of a padded static batch.",
@@ -199,6 +209,8 @@ _DEFINITIONS = {
     "breakdown.queue": "Taken, until the step was planned that first gave it a seat.",
     "breakdown.prefill": "In a seat before the first token; a prompt that is computed again after a preemption too.",
     "breakdown.preempted": "Without a seat between two stays in one; before the first token in ttft, all in e2el.",
+    "breakdown.handover": "After the first token, until the decode instance had a seat and blocks for the request.",
+    "breakdown.transfer": "From then until all its KV had arrived there.",
     "breakdown.server": "Over HTTP, where seats are not seen: sent, until the first token.",
     "breakdown.decode": "In a seat after the first token (over HTTP: all time after it); computing again too.",
     "breakdown.blocked": (

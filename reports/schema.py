@@ -28,6 +28,11 @@ class EngineInfo(msgspec.Struct, frozen=True):
     config: dict[str, Any] = {}
 
     @property
+    def batching(self) -> str | None:
+        """In words; None for a server, which does not say."""
+        return f"{self.mode}, disaggregated" if self.mode and self.config.get("disaggregate") else self.mode
+
+    @property
     def prediction(self) -> str | None:
         """Where simulated times come from; it goes wherever such a number is shown. None where they were measured."""
         return f"predicted, step times {label}" if (label := self.config.get("law_label")) else None
@@ -149,7 +154,10 @@ class Goodput(msgspec.Struct, frozen=True):
 
 
 class Signals(msgspec.Struct, frozen=True):
-    """Means over step time, so a long step weighs more than a short one; device_busy is over the whole window."""
+    """Means over step time, so a long step weighs more than a short one; device_busy is over the whole window.
+
+    Of a disaggregated engine as a whole: the mean of its devices and of their KV, the sum of who runs and waits.
+    """
 
     device_busy: float | None = None
     kv_usage_mean: float | None = None
@@ -231,6 +239,23 @@ class Group(msgspec.Struct, frozen=True):
     service_tokens: int  # prompt + 2 * output; see service.py
 
 
+class Instance(msgspec.Struct, frozen=True):
+    """One of the two of a disaggregated engine, by its own steps, seats and KV pool."""
+
+    signals: Signals
+    waste: Waste
+
+
+class Transfers(msgspec.Struct, frozen=True):
+    """KV that went from the prefill to the decode instance."""
+
+    requests: int
+    blocks: int
+    wait_ms: Distribution  # from the first token until the decode instance had room
+    transfer_ms: Distribution  # from then until all KV was there, other transfers before it included
+    kept_blocks_peak: int  # of the prefill instance's pool: the most that it kept for requests it had done with
+
+
 class Summary(msgspec.Struct, frozen=True):
     """The splits are empty unless they have two parts or more."""
 
@@ -246,6 +271,8 @@ class Summary(msgspec.Struct, frozen=True):
     by_prompt_bucket: dict[str, Group] = {}  # by the edges in engine.config["prompt_buckets"]
     by_stage: dict[str, Group] = {}  # by the stage of a rate that changes in which a request was scheduled
     service_gap_tokens: float | None = None
+    instances: dict[str, Instance] = {}  # prefill and decode; empty where one does everything
+    transfers: Transfers | None = None
 
 
 class SlaResult(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import RunRecord, Stint
+from engines.base import MISSING, RunRecord, Stint
 from reports.schema import RunFile
 
 IntGrid = NDArray[np.int64]
@@ -27,8 +27,9 @@ class Seat(IntEnum):
     PREEMPTED = 3  # empty, since its request lost its KV and waits to be computed again
     DEAD = 4  # its request has ended, but is launched until its static batch ends
     PADDING = 5  # the padding before a shorter prompt of a padded batch, and nothing else
-    PREFILL = 6
-    DECODE = 7
+    TRANSFER = 6  # its request's KV is on its way from the prefill instance
+    PREFILL = 7
+    DECODE = 8
 
 
 class Span(NamedTuple):
@@ -45,6 +46,7 @@ class Stay(NamedTuple):
     prompt_tokens: int
     evicted: bool  # it ended with a preemption, not with the request
     back: int  # the step in which the request sat down again; 0: it did not
+    arrives: bool  # it began with KV that came from elsewhere
 
 
 def seat_spans(record: RunRecord, run: RunFile) -> list[Span]:
@@ -57,7 +59,7 @@ def seat_spans(record: RunRecord, run: RunFile) -> list[Span]:
         batch = stays[begin:end]
         padding = _padding_steps(batch, budget)
         for stay, padded in zip(batch, padding, strict=True):
-            spans += _worked(stay.stint, padded)
+            spans += _worked(stay, padded)
             if tail_of(run) is not Seat.IDLE:
                 spans.append(Span(stay.stint.slot, tail_of(run), stay.stint.ended + 1, batch_end))
     spans += _vacated(stays, vacated, len(record.steps))
@@ -108,12 +110,20 @@ def _stays(record: RunRecord) -> list[Stay]:
     back = np.where(again, np.append(stints[1:, 1], 0), 0) if row.shape[0] else row
     prompts = record.column("prompt_tokens")[row]
     order = np.lexsort((stints[:, 0], stints[:, 1]))
-    columns = (prompts[order].tolist(), evicted[order].tolist(), back[order].tolist())
+    arrives = (nth == 0) & (record.column_ns("transfer_asked") != MISSING)[row]
+    columns = (prompts[order].tolist(), evicted[order].tolist(), back[order].tolist(), arrives[order].tolist())
     return [Stay(Stint(*one), *rest) for one, *rest in zip(stints[order].tolist(), *columns, strict=True)]
 
 
-def _worked(stint: Stint, padded: int) -> list[Span]:
+def _worked(stay: Stay, padded: int) -> list[Span]:
+    stint = stay.stint
     sampled = min(stint.sampled or stint.ended, stint.ended)
+    if stay.arrives:  # it decodes in the first step that has it
+        first = stint.sampled or stint.ended + 1
+        return [
+            Span(stint.slot, Seat.TRANSFER, stint.admitted, first - 1),
+            Span(stint.slot, Seat.DECODE, first, stint.ended),
+        ]
     return [
         Span(stint.slot, Seat.PADDING, stint.admitted, stint.admitted + padded - 1),
         Span(stint.slot, Seat.PREFILL, stint.admitted + padded, sampled),

@@ -9,16 +9,18 @@ import msgspec
 import numpy as np
 
 from engines.base import MISSING, RunRecord
-from engines.scheduling.ledger import WASTE, Blocked, StepArray, kv_usage
+from engines.scheduling.ledger import KV_KINDS, WASTE, Blocked, StepArray, kv_usage
 from reports.breakdown import breakdown
 from reports.gate import parse_all
 from reports.gpu import with_gpu
 from reports.groups import Groups
+from reports.instances import steps_by_instance, transfers
 from reports.judge import Judge
 from reports.metrics import PER_REQUEST, RequestTimes, definitions, request_times
 from reports.quantiles import distribution, tallied_distribution
 from reports.schema import (
     Distribution,
+    Instance,
     Latency,
     PacingInfo,
     Requests,
@@ -101,6 +103,8 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple
         by_prompt_bucket=groups.by_prompt_bucket(header.engine.config.get("prompt_buckets") or ()),
         by_stage=groups.by_stage(header.workload.pacing.rate_schedule),
         service_gap_tokens=groups.service_gap_tokens(),
+        instances=_instances(record.steps, throughput.window_s),
+        transfers=transfers(record),
     )
     return summary, judge.results(slas)
 
@@ -141,9 +145,31 @@ def _throughput(record: RunRecord, times: RequestTimes, pacing: PacingInfo) -> T
 
 def _signals(record: RunRecord, window_s: float) -> Signals:
     """From the ledger, which misses nothing; from the samples where there is no ledger."""
-    steps = record.steps
-    if not steps.size:
+    if not record.steps.size:
         return _sampled_signals(record)
+    parts = list(steps_by_instance(record.steps).values())
+    whole = _signals_of(record.steps, window_s)
+    if len(parts) == 1:
+        return whole
+    each = [_signals_of(steps, window_s) for steps in parts]
+    blocks = [sum(int(steps[0][f"kv_{kind}_blocks"]) for kind in KV_KINDS) for steps in parts]
+    return msgspec.structs.replace(
+        whole,
+        device_busy=None if whole.device_busy is None else whole.device_busy / len(parts),
+        kv_usage_mean=float(np.average([one.kv_usage_mean or 0.0 for one in each], weights=blocks)),
+        running_mean=sum(one.running_mean or 0.0 for one in each),
+        waiting_mean=sum(one.waiting_mean or 0.0 for one in each),
+    )
+
+
+def _instances(steps: StepArray, window_s: float) -> dict[str, Instance]:
+    parts = steps_by_instance(steps) if steps.size else {}
+    if len(parts) < 2:
+        return {}
+    return {name: Instance(_signals_of(own, window_s), _waste(own)) for name, own in parts.items()}
+
+
+def _signals_of(steps: StepArray, window_s: float) -> Signals:
     lasted_ns = np.maximum(steps["end_ns"] - steps["start_ns"], 1)
     usage = kv_usage(steps)
     reasons, counts = np.unique(steps["blocked"], return_counts=True)

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from engines.base import RequestRow, RunRecord
+from engines.scheduling.ledger import StepArray
 from reports.breakdown import Breakdown, total
 
 SHARE = 0.01  # of the completed requests
@@ -62,18 +63,17 @@ def worst(
 class _Seats:
     def __init__(self, record: RunRecord) -> None:
         self._record = record
+        self._disaggregated = bool(record.steps["instance"].any())
         self._row, self._stints = record.stints()
         self._prompts = record.column("prompt_tokens")[self._row]
 
     def neighbours(self, index: int, until: Literal["first", "last"]) -> Neighbours | None:
         """Of row `index` of the record, from its submission to its first or last token."""
-        row, steps = self._record.rows[index], self._record.steps
+        row = self._record.rows[index]
         begin_ns, end_ns = row.submitted, row.first if until == "first" else row.last
         if not row.stints or begin_ns is None or end_ns is None:
             return None
-        # Steps that ran in that time, if only for a part of it.
-        low, high = np.searchsorted(steps["end_ns"], begin_ns, side="right"), np.searchsorted(steps["start_ns"], end_ns)
-        during = steps[low:high]
+        during = self._during(begin_ns, end_ns, until)
         if not during.shape[0]:
             return None
         lasted_ns = during["end_ns"] - during["start_ns"]
@@ -88,3 +88,12 @@ class _Seats:
             prefill_tokens=int((computed - during["decode_rows"]).max()),
             preemptions=int(during["preempted"].sum()),
         )
+
+    def _during(self, begin_ns: int, end_ns: int, until: Literal["first", "last"]) -> StepArray:
+        """Steps that ran in that time, if only for a part of it; of a prompt's wait those that compute prompts."""
+        steps = self._record.steps
+        if self._disaggregated:  # whose steps run beside each other
+            theirs = steps["instance"] == 0 if until == "first" else np.ones(steps.shape[0], np.bool_)
+            return steps[theirs & (steps["end_ns"] > begin_ns) & (steps["start_ns"] < end_ns)]
+        low, high = np.searchsorted(steps["end_ns"], begin_ns, side="right"), np.searchsorted(steps["start_ns"], end_ns)
+        return steps[low:high]

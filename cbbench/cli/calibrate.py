@@ -45,6 +45,7 @@ def command(
             kv_blocks=config.get("kv_blocks"),
             block_size=config.get("block_size"),
             max_model_len=config.get("max_model_len"),
+            kv_bytes_per_token=config.get("kv_bytes_per_token"),
         ),
         overlapped=engines[0].device == "cuda",
         row_buckets=tuple(config.get("graph_buckets", ())),
@@ -67,6 +68,8 @@ def _check_alike(runs: Sequence[Path], engines: Sequence[EngineInfo]) -> None:
                 f"{folder}: a run of the {engine.kind} engine has no step times of its own to fit; "
                 "record one of our own engine, `cbbench run --model MODEL`"
             )
+        if engine.config.get("disaggregate"):
+            raise UsageError(f"{folder}: two instances shared the machine, so their steps follow no law; run one")
         if (engine.model, engine.device) != (first.model, first.device):
             raise UsageError(f"{folder}: another model or device than {runs[0]}, so its steps follow another law")
 

@@ -12,11 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-ENGINE, SERVER, WORKLOAD, SCHEDULER, FAIRNESS, PREFILL, JUDGEMENT, OUTPUT = (
+ENGINE, SERVER, WORKLOAD, SCHEDULER, PAIR, FAIRNESS, PREFILL, JUDGEMENT, OUTPUT = (
     "Engine",
     "Server over HTTP",
     "Workload",
     "Scheduler",
+    "Disaggregation",
     "Order and fairness",
     "Prefill",
     "Judgement",
@@ -151,6 +152,17 @@ RUN_OPTIONS = (
            "off."),
     option("static_patience", float, SCHEDULER, "Seconds a static batch waits for its seats to fill. Default: 0.",
            metavar="S"),
+
+    on_off("disaggregate", PAIR, "Compute prompts on one instance of the engine and outputs on another, each with "
+           "seats and KV cache of its own; --max-num-seqs and --kv-blocks are the decode instance's. Default: off."),
+    option("prefill_max_num_seqs", int, PAIR, "Seats of the prefill instance. Default: as --max-num-seqs.",
+           metavar="N"),
+    option("prefill_max_num_batched_tokens", int, PAIR, "Tokens it computes per step. Default: as "
+           "--max-num-batched-tokens.", metavar="N"),
+    option("prefill_kv_blocks", int, PAIR, "Its blocks of KV cache, which hold a prompt until the decode instance has "
+           "fetched it. Default: as --kv-blocks.", metavar="N"),
+    option("kv_link_gb_per_s", float, PAIR, "With --engine simulated: GB a second (10^9 bytes) between the two. "
+           "Default: the device's PCIe link, 50 on an H100.", metavar="GB/S"),
 
     option("order", str, FAIRNESS, "Who is admitted next. fcfs: first come. shortest-prompt, shortest-known (true "
            "length, an oracle), shortest-predicted (learnt): the least work. priority: the most urgent. fair: the "

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cbbench.cli.options import CONFIG_FILE, DEBUG, JUDGEMENT, ON_OFF, OUTPUT, RUN_OPTIONS, SERVER, WORKLOAD, takes
+from cbbench.cli.options import (
+    CONFIG_FILE,
+    DEBUG,
+    JUDGEMENT,
+    ON_OFF,
+    OUTPUT,
+    PAIR,
+    RUN_OPTIONS,
+    SERVER,
+    WORKLOAD,
+    takes,
+)
 
 if TYPE_CHECKING:
     from socket import socket
@@ -15,7 +26,7 @@ if TYPE_CHECKING:
     from cbbench.config import RunConfig
     from engines.serve.server import Server
 
-_OF_A_RUN = (SERVER, WORKLOAD, JUDGEMENT, OUTPUT)
+_OF_A_RUN = (SERVER, WORKLOAD, PAIR, JUDGEMENT, OUTPUT)
 _OF_OTHER_ENGINES = ("engine", "law", "hardware")
 
 

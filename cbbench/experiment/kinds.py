@@ -15,10 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from cbbench.config import RunConfig, UsageError
-from cbbench.experiment.pools import blocks_for_every_seat, refuse_what_never_fits
+from cbbench.experiment.pools import (
+    blocks_for_every_seat,
+    refuse_what_never_fits,
+    refuse_what_never_fits_a_pair,
+)
 from engines.base import Engine
 from engines.remote.headers import parse_headers
 from engines.scheduling.config import SchedulerConfig
+from engines.scheduling.pair import PairConfig
 from engines.scheduling.request import Sampling
 from reports.schema import EngineInfo
 from workloads.plan import RequestPlan
@@ -144,7 +149,8 @@ class Simulated:
         return config.max_model_len or known
 
     def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
-        from engines.simulated.choose import default_kv_blocks, refuse_free_swaps, refuse_unread
+        from engines.simulated.choose import default_kv_blocks, kv_link_bytes_per_s, refuse_free_swaps, refuse_unread
+        from engines.simulated.disaggregated import SimulatedPair
         from engines.simulated.engine import SimulatedEngine
 
         refuse_unread(plan, prefix_caching=config.prefix_caching)
@@ -157,10 +163,16 @@ class Simulated:
         )
         device = "cpu" if self.law.origin.device == "cpu" else "cuda"  # a law's device may be a GPU's name
         scheduler = scheduler_of(config, blocks or blocks_for_every_seat(plan, config, context), context, device)
+        model, device = self.law.origin.model or config.model, config.hardware or device
+        if config.disaggregate:
+            pair = pair_of(config, scheduler)
+            refuse_what_never_fits_a_pair(config, plan, pair)
+            link_bytes_per_s = kv_link_bytes_per_s(law, config.hardware, config.kv_link_gb_per_s)
+            two = SimulatedPair(pair, law, link_bytes_per_s, law.origin.kv_bytes_per_token or 0)
+            return two, _info("simulated", config, scheduler, model, device, two.describe())
         refuse_what_never_fits(config, plan, scheduler)
         engine = SimulatedEngine(scheduler, law)
-        model = self.law.origin.model or config.model
-        return engine, _info("simulated", config, scheduler, model, config.hardware or device, engine.describe())
+        return engine, _info("simulated", config, scheduler, model, device, engine.describe())
 
 
 class OpenAI:
@@ -235,6 +247,24 @@ def scheduler_of(config: RunConfig, kv_blocks: int, max_model_len: int, device: 
     return config.scheduler(
         kv_blocks=kv_blocks, max_model_len=max_model_len, max_num_batched_tokens=budget_tokens(config, device)
     )
+
+
+def pair_of(config: RunConfig, scheduler: SchedulerConfig) -> PairConfig:
+    """The scheduler that was asked for, to decode, and one beside it that computes prompts."""
+    seats = config.prefill_max_num_seqs or scheduler.max_num_seqs
+    budget = config.prefill_max_num_batched_tokens or max(scheduler.max_num_batched_tokens, seats)
+    if budget < seats:
+        raise UsageError(
+            f"--prefill-max-num-batched-tokens: {budget} is less than the {seats} seats of the prefill instance, so a "
+            f"full batch could not go on; raise it to at least {seats}"
+        )
+    prefill = replace(
+        scheduler,
+        max_num_seqs=seats,
+        max_num_batched_tokens=budget,
+        kv_blocks=config.prefill_kv_blocks or scheduler.kv_blocks,
+    )
+    return PairConfig(prefill, scheduler)
 
 
 def budget_tokens(config: RunConfig, device: str) -> int:

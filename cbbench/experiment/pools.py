@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cbbench.config import RunConfig, UsageError
 from engines.scheduling.config import SchedulerConfig
+from engines.scheduling.pair import PairConfig
 from workloads.plan import IntColumn, RequestPlan
 
 
@@ -27,13 +29,32 @@ def blocks_for_every_seat(plan: RequestPlan, config: RunConfig, max_model_len: i
 def refuse_what_never_fits(config: RunConfig, plan: RequestPlan, scheduler: SchedulerConfig) -> None:
     """UsageError, before the run, where the whole KV pool, or all that its tenant may hold of it, is too small for a
     single request."""
+    all_of_them = np.ones(len(plan), np.bool_)
+    _refuse(config, plan, scheduler, "--kv-blocks", blocks_of_requests(plan, scheduler.block_size), all_of_them)
+
+
+def refuse_what_never_fits_a_pair(config: RunConfig, plan: RequestPlan, pair: PairConfig) -> None:
+    """The same for two pools: one for prompts, one for the requests that have more than one output token."""
+    prompts = -(-plan.prompt_tokens // pair.prefill.block_size)
+    _refuse(config, plan, pair.prefill, "--prefill-kv-blocks", prompts, np.ones(len(plan), np.bool_))
+    whole = blocks_of_requests(plan, pair.decode.block_size)
+    _refuse(config, plan, pair.decode, "--kv-blocks", whole, plan.output_tokens > 1)
+
+
+def _refuse(
+    config: RunConfig,
+    plan: RequestPlan,
+    scheduler: SchedulerConfig,
+    name: str,
+    needed: IntColumn,
+    come: NDArray[np.bool_],
+) -> None:
     if config.misfit == "reject":
         return
-    needed = blocks_of_requests(plan, scheduler.block_size)
-    pools = [(f"--kv-blocks {scheduler.kv_blocks}", scheduler.kv_blocks, np.ones(len(plan), np.bool_))]
+    pools = [(f"{name} {scheduler.kv_blocks}", scheduler.kv_blocks, come)]
     for code, tenant in enumerate(plan.tenants):
         if tenant in scheduler.quotas and (held := scheduler.quotas[tenant].kv_blocks) is not None:
-            pools.append((f"--quota {tenant}:kv-blocks={held}", held, plan.tenant == code))
+            pools.append((f"--quota {tenant}:kv-blocks={held}", held, come & (plan.tenant == code)))
     for flag, blocks, concerned in pools:
         misfits = np.flatnonzero(concerned & (needed > blocks))
         if misfits.size:

@@ -25,6 +25,7 @@ from engines.scheduling.ledger import StepArray
 from engines.telemetry import Gpu, Telemetry, first_visible, open_gpus
 from reports.folder import RunWriter, read_record
 from reports.gate import exit_code
+from reports.instances import records_by_instance
 from reports.metrics import request_times
 from reports.percentiles import STORED, Percentiles, percentiles
 from reports.render.terminal import run_view
@@ -149,7 +150,10 @@ def show(
     console = Console()
     console.print(run_view(result, chosen))
     if with_timeline:
-        console.print(timeline(read_record(folder), result, width=console.width))
+        for name, record in records_by_instance(read_record(folder)).items():
+            if name:
+                console.print(f"\n{name} instance")
+            console.print(timeline(record, result, width=console.width))
 
 
 def _json(folder: Path, chosen: Percentiles | None) -> str:

@@ -72,6 +72,8 @@ def configs(given: Mapping[str, Any]) -> tuple[RunConfig, RunConfig]:
         )
     if given.get("mode", "continuous") != "continuous":
         raise UsageError("--mode: tune is for continuous batching, got static; `cbbench sweep` takes either")
+    if given.get("disaggregate"):
+        raise UsageError("--disaggregate: tune moves the settings of one instance; `cbbench sweep` takes two")
     if not given.get("sla"):
         raise UsageError("--sla: tune needs bounds to search under, as in --sla 'p99_ttft_ms<=500'")
     law = {name: given[name] for name in LAW if given.get(name) is not None}

@@ -78,6 +78,7 @@ LEDGER = np.dtype(
     ]
 )
 
+KV_KINDS = ("used", "reserved", "pending", "cached", "free")
 INSTANCES = ("prefill", "decode")  # of a disaggregated engine; any other is instance 0 alone
 WASTE = ("prompt_padding_tokens", "bucket_padding_tokens", "dead_row_tokens", "recomputed_tokens", "discarded_tokens")
 
@@ -94,7 +95,7 @@ def kv_usage(steps: StepArray) -> NDArray[np.float64]:
 def check_identities(steps: StepArray, max_num_seqs: int, kv_blocks: int) -> None:
     """Raise AssertionError naming the first step whose row does not add up."""
     waste = sum(steps[name] for name in WASTE)
-    kv = sum(steps[f"kv_{kind}_blocks"] for kind in ("used", "reserved", "pending", "cached", "free"))
+    kv = sum(steps[f"kv_{kind}_blocks"] for kind in KV_KINDS)
     for what, left, right in (
         ("launched tokens", steps["launched_tokens"], steps["useful_tokens"] + waste),
         ("slot steps", steps["active_slots"] + steps["dead_slots"] + steps["idle_slots"], max_num_seqs),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engines.base import EngineError
 from engines.scheduling.config import SchedulerConfig
@@ -31,4 +31,6 @@ class PairConfig:
         """(prefill, decode), which number their steps together."""
         numbers = StepNumbers()
         prefill = self.prefill.build(eos_ids, numbers=numbers)
-        return prefill, self.decode.build(eos_ids, numbers=numbers, source=prefill)
+        # Here a prompt is only ever computed again, and that is always split: none is too long for a step.
+        decode = replace(self.decode, chunked_prefill=True)
+        return prefill, decode.build(eos_ids, numbers=numbers, source=prefill)

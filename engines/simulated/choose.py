@@ -7,7 +7,7 @@ from pathlib import Path
 from engines.base import EngineError
 from engines.reference.model.config import SHAPES, ModelConfig  # a shape is numbers: no torch comes with it
 from engines.simulated.law import StepLaw, load_law
-from engines.simulated.roofline import HARDWARE, MEMORY_SHARE, kv_blocks_in_memory, roofline_law
+from engines.simulated.roofline import HARDWARE, MEMORY_SHARE, find_hardware, kv_blocks_in_memory, roofline_law
 from workloads.plan import RequestPlan
 
 
@@ -45,6 +45,21 @@ def refuse_unread(plan: RequestPlan, *, prefix_caching: bool) -> None:
         raise EngineError(f"--workload {path}: {nobody} how long its prompts are; give each line its prompt_tokens")
     if prefix_caching:
         raise EngineError(f"--prefix-caching: {nobody} what the prompts of {path} share")
+
+
+def kv_link_bytes_per_s(law: StepLaw, hardware: str | None, gb_per_s: float | None) -> float:
+    """Of the link between two instances. EngineError where neither a person nor the hardware says."""
+    if law.origin.kv_bytes_per_token is None:
+        raise EngineError(
+            "--disaggregate: this law does not say how many bytes a token's KV has; `cbbench calibrate` its run again"
+        )
+    if gb_per_s is not None:
+        return gb_per_s * 1e9
+    if hardware is None:
+        raise EngineError(
+            "--disaggregate with --law needs --kv-link-gb-per-s N: a law knows steps, not what joins two devices"
+        )
+    return find_hardware(hardware).link_bytes_per_s
 
 
 def default_context_tokens(law: StepLaw, model: str) -> int:

@@ -50,7 +50,7 @@ class SimulatedPair:
     config: PairConfig
     law: StepLaw  # of either device
     link_bytes_per_s: float
-    block_bytes: int
+    kv_bytes_per_token: int
     client: None = None
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
@@ -66,7 +66,8 @@ class SimulatedPair:
 
     @property
     def block_ns(self) -> float:
-        return 1e9 * self.block_bytes / self.link_bytes_per_s
+        """Of a block on the link."""
+        return 1e9 * self.kv_bytes_per_token * self.config.decode.block_size / self.link_bytes_per_s
 
     def describe(self) -> dict[str, Any]:
         """The `config` of run.json's engine: that of the decode instance, and beside it what the prefill instance has
@@ -77,7 +78,7 @@ class SimulatedPair:
             "disaggregate": True,
             **{f"prefill_{name}": prefill[name] for name in own},
             "kv_link_gb_per_s": self.link_bytes_per_s / 1e9,
-            "kv_block_bytes": self.block_bytes,
+            "kv_bytes_per_token": self.kv_bytes_per_token,
             "law": msgspec.to_builtins(self.law),
             "law_label": self.law.label,
         }

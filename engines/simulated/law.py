@@ -87,6 +87,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     kv_blocks: int | None = None  # of the run: an engine's own pool, and the best guess for one that stands for it
     block_size: int | None = None  # tokens; of the blocks that swap_block_ns is for, too
     max_model_len: int | None = None  # tokens
+    kv_bytes_per_token: int | None = None  # K and V of all layers
     hold_out: dict[str, HoldOut] = {}  # by regime: decode, mixed, gap
     fitted_on: dict[str, tuple[int, int]] = {}  # smallest and largest rows, tokens, kv: beyond is extrapolation
     warnings: tuple[str, ...] = ()

@@ -57,7 +57,9 @@ class Hardware:
     bytes_per_s: float
     flop_per_s: float  # dense bf16
     memory_bytes: float
-    link_bytes_per_s: float  # to the host's memory, one way; measured, not the data sheet's
+    # To the host's memory, one way; measured, not the data sheet's. A network card hangs on such a link too, and those
+    # sold beside these devices just fill it: 200 Gb/s with an A100, 400 with an H100 (NVIDIA DGX A100, DGX H100).
+    link_bytes_per_s: float
 
 
 HARDWARE: dict[str, Hardware] = {
@@ -93,7 +95,8 @@ def roofline_law(hardware: str, model_name: str, model: ModelShape) -> StepLaw:
         swap_block_ns=1e9 * block_bytes(model, BLOCK_TOKENS) / device.link_bytes_per_s,
         origin=Origin(
             source=f"roofline of {model_name} on {hardware}",
-            model=model_name, device=hardware, block_size=BLOCK_TOKENS, warnings=(UNCALIBRATED,),
+            model=model_name, device=hardware, block_size=BLOCK_TOKENS, kv_bytes_per_token=block_bytes(model, 1),
+            warnings=(UNCALIBRATED,),
         ),
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from reports.worst import Worst, worst
 
 COLOURS = {
     "client": "held", "intake": "other", "queue": "padding", "prefill": "prefill", "preempted": "preempted",
-    "server": "series-2", "decode": "decode",
+    "server": "series-2", "handover": "swapped", "transfer": "series-3", "decode": "decode",
 }  # fmt: skip
 MOST = 20  # requests listed
 

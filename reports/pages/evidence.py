@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from reports.document import Axis, Bars, Block, Chart, Line, Lines, Rule, Section, Table, Text
 from reports.gate import parse
+from reports.instances import records_by_instance, steps_by_instance
 from reports.over_time import distribution_curve, latency_over_time, requests_over_time, signals_over_time
 from reports.pages.axes import fitted
 from reports.pages.breakdown import breakdown_section
@@ -14,6 +16,7 @@ from reports.pages.groups import group_section
 from reports.pages.reported import Reported
 from reports.pages.slots import seats_chart, slot_charts
 from reports.render.compare import reason
+from reports.render.instances import COLUMNS, instance_rows, transfer_sentence
 from reports.render.waste import SLOTS, TOKENS
 from reports.render.words import share
 from reports.schema import Waste
@@ -24,6 +27,7 @@ def evidence(runs: Sequence[Reported], *, slots: bool = True) -> list[Section]:
     tables: list[Block] = [latency_table(one.summary, one.percentiles, one.open_loop, one.label) for one in runs]
     sections = [
         Section("Latency", [*latency_charts(runs), *tables]),
+        Section("Instances", instance_blocks(runs)),
         Section("Over time", over_time_charts(runs)),
         *(slot_sections(runs) if slots else []),
         breakdown_section(runs),
@@ -60,9 +64,26 @@ def latency_charts(runs: Sequence[Reported]) -> list[Chart]:
     return charts
 
 
+def instance_blocks(runs: Sequence[Reported]) -> list[Block]:
+    """Of disaggregated engines."""
+    blocks: list[Block] = []
+    for one in runs:
+        if one.summary.instances:
+            columns = (one.label or "instance", *(name.replace("\n", " ") for name in COLUMNS))
+            blocks.append(Table(columns, instance_rows(one.summary)))
+        if one.summary.transfers is not None:
+            sentence = transfer_sentence(one.summary.transfers)
+            blocks.append(Text(f"{one.label}: {sentence}" if one.label else sentence))
+    return blocks
+
+
 def over_time_charts(runs: Sequence[Reported]) -> list[Block]:
-    courses = [(one, signals_over_time(one.record)) for one in runs]
     charts: list[Block] = [] if (found := _requests_over_time(runs)) is None else [found]
+    courses = [
+        (f"{one.label} {name}".strip(), signals_over_time(replace(one.record, steps=steps)))
+        for one in runs
+        for name, steps in steps_by_instance(one.record.steps).items()
+    ]
     for name, title, axis in (
         ("device_busy", "Device busy", Axis("device busy", domain=(0, 1), percent=True)),
         ("kv_usage", "KV cache in use", Axis("KV blocks in use", percent=True)),
@@ -70,8 +91,8 @@ def over_time_charts(runs: Sequence[Reported]) -> list[Block]:
         ("waiting", "Waiting", Axis("requests in the queue")),
     ):
         lines = [
-            Line(one.label or title, course.at_s.tolist(), course.values[name], f"series-{at}")
-            for at, (one, course) in enumerate(courses)
+            Line(label or title, course.at_s.tolist(), course.values[name], f"series-{at}")
+            for at, (label, course) in enumerate(courses)
             if name in course.values
         ]
         if lines:
@@ -113,10 +134,15 @@ def _latency_over_time(word: str, runs: Sequence[Reported]) -> Chart | None:
 
 
 def slot_sections(runs: Sequence[Reported]) -> list[Section]:
-    charts: list[Block] = list(slot_charts([(one.label, one.record, one.run) for one in runs]))
-    for at, one in enumerate(runs, start=1):
-        name = f"seats-{at}" if len(runs) > 1 else "seats"
-        found = seats_chart(name, one.label, one.record, one.run)
+    parts = [
+        (f"{one.label} {name}".strip(), record, one.run)
+        for one in runs
+        for name, record in records_by_instance(one.record).items()
+    ]
+    charts: list[Block] = list(slot_charts(parts))
+    for at, (label, record, run) in enumerate(parts, start=1):
+        name = f"seats-{at}" if len(parts) > 1 else "seats"
+        found = seats_chart(name, label, record, run)
         charts += [] if found is None else [found]
     if not charts:
         return []

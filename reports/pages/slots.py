@@ -15,6 +15,7 @@ from reports.seats import Seat, Span, num_slots, seat_spans
 NAMES = {
     Seat.DECODE: ("decode", "decode"),
     Seat.PREFILL: ("prefill", "prefill"),
+    Seat.TRANSFER: ("KV on its way", "series-3"),
     Seat.PADDING: ("padding only", "padding"),
     Seat.DEAD: ("dead row", "dead"),
     Seat.HELD: ("held", "held"),

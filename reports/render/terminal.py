@@ -14,6 +14,7 @@ from reports.percentiles import Percentiles, percentiles
 from reports.render.compare import side_by_side
 from reports.render.fitting import Table
 from reports.render.groups import group_views
+from reports.render.instances import instance_table, transfer_text
 from reports.render.waste import slot_table, token_table
 from reports.render.words import number, share, verdict
 from reports.schema import Distribution, RunFile, Signals, Summary
@@ -32,6 +33,10 @@ def run_view(run: RunFile, chosen: Percentiles | None = None) -> RenderableType:
     if run.sla:
         parts += [Text(), sla_table(run)]
     parts += [Text(), throughput_text(run), Text(), latency_table(run.summary, run.workload.pacing.open_loop, chosen)]
+    if run.summary.instances:
+        parts += [Text(), instance_table(run.summary)]
+    if run.summary.transfers is not None:
+        parts += [Text(), transfer_text(run.summary.transfers)]
     for view in group_views(run.summary, run.workload.pacing.open_loop):
         parts += [Text(), view]
     if run.summary.waste is not None:
@@ -50,7 +55,7 @@ def headline(run: RunFile) -> Text:
         head = verdict(validity)
     else:
         head = verdict({0: "pass", 3: "fail", 5: "inconclusive", 7: "invalid"}[code])
-    what = [run.engine.kind, run.engine.mode, run.engine.model, run.engine.device, run.workload.spec]
+    what = [run.engine.kind, run.engine.batching, run.engine.model, run.engine.device, run.workload.spec]
     head.append("  " + " · ".join(word for word in what if word), style="default")
     if pool := kv_pool(run):
         head.append(f"\n{pool}", style="dim")
@@ -67,7 +72,10 @@ def headline(run: RunFile) -> Text:
 def kv_pool(run: RunFile) -> str | None:
     """How much KV memory there was; None where the engine is not ours."""
     blocks, tokens = run.engine.config.get("kv_blocks"), run.engine.config.get("block_size")
-    return None if blocks is None or tokens is None else f"KV pool {blocks:,} blocks of {tokens} tokens"
+    if blocks is None or tokens is None:
+        return None
+    beside = f", of the prefill instance {prefill:,}" if (prefill := run.engine.config.get("prefill_kv_blocks")) else ""
+    return f"KV pool {blocks:,} blocks of {tokens} tokens{beside}"
 
 
 def sla_table(run: RunFile) -> Table:

@@ -20,6 +20,7 @@ from reports.seats import IntGrid, Seat, num_slots, seat_counts, seat_spans
 LOOK = {
     Seat.PREFILL: ("▒", "yellow", "prefill"),
     Seat.DECODE: ("█", "green", "decode"),
+    Seat.TRANSFER: ("t", "yellow", "KV on its way"),
     Seat.PADDING: ("p", "red", "padding"),
     Seat.DEAD: ("×", "red", "dead row"),
     Seat.HELD: ("-", "magenta", "held"),

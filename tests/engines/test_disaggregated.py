@@ -40,7 +40,7 @@ def pair(
         "watermark": 0.0,
     }  # fmt: skip
     first, second = (SchedulerConfig(**(defaults | own)) for own in (prefill, decode))  # type: ignore[arg-type]
-    return SimulatedPair(PairConfig(first, second), law, link_bytes_per_s=1e9, block_bytes=block_ms * MS)
+    return SimulatedPair(PairConfig(first, second), law, 1e9, kv_bytes_per_token=block_ms * MS // BLOCK)
 
 
 def run(engine: SimulatedPair, lengths: Sequence[tuple[int, int]], at_ms: Sequence[float] | None = None) -> RunRecord:

@@ -179,7 +179,7 @@ def test_columns_of_many_steps_keep_the_sum() -> None:
     edges = np.round(np.linspace(0, 100, 8)).astype(np.int64)
     counts = counted(stints, edges)
     assert counts.sum(axis=(1, 2)).tolist() == [100, 100]
-    assert counts[0].sum(axis=0).tolist() == [100 - 69, 0, 0, 0, 0, 0, 8, 61]
+    assert counts[0].sum(axis=0).tolist() == [100 - 69, 0, 0, 0, 0, 0, 0, 8, 61]
 
 
 def test_a_request_that_never_got_a_token_was_prefilling() -> None:

@@ -1,0 +1,87 @@
+"""A disaggregated run by instance: what each did, and the KV that went from one to the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from engines.base import MISSING, RequestRow, RunRecord, Stint
+from engines.scheduling.ledger import INSTANCES, StepArray
+from reports.quantiles import distribution
+from reports.schema import Transfers
+from workloads.plan import IntColumn
+
+
+def steps_by_instance(steps: StepArray) -> dict[str, StepArray]:
+    """The ledger of each instance by its name; {"": steps} where one does everything."""
+    if not steps["instance"].any():
+        return {"": steps}
+    return {name: steps[steps["instance"] == number] for number, name in enumerate(INSTANCES)}
+
+
+def transfers(record: RunRecord) -> Transfers | None:
+    """None where no KV went anywhere."""
+    asked, ended, first = (record.column_ns(name) for name in ("transfer_asked", "transfer_ended", "first"))
+    there = (asked != MISSING) & (ended != MISSING)
+    if not there.any():
+        return None
+    kept = record.steps["kv_kept_blocks"][record.steps["instance"] == 0]
+    return Transfers(
+        requests=int(there.sum()),
+        blocks=int(record.steps["transfer_blocks"].sum()),
+        wait_ms=distribution((asked - first)[there] / 1e6),
+        transfer_ms=distribution((ended - asked)[there] / 1e6),
+        kept_blocks_peak=int(kept.max(initial=0)),
+    )
+
+
+def records_by_instance(record: RunRecord) -> dict[str, RunRecord]:
+    """What happened in the seats of each instance, with its own steps numbered from 1 and its seats from 0; without
+    token events. {"": the record} where one instance does everything."""
+    if not record.steps["instance"].any():
+        return {"": record}
+    found: dict[str, RunRecord] = {}
+    first_slot = 0
+    for number, name in enumerate(INSTANCES):
+        mine: NDArray[np.bool_] = record.steps["instance"] == number
+        steps = record.steps[mine]
+        slots = range(first_slot, first_slot + _num_seats(steps))
+        local = np.concatenate([[0], np.cumsum(mine)])  # [step] how many of its own there are up to that one
+        rows = [_seen_there(row, local, slots, decodes=number > 0) for row in record.rows]
+        found[name] = replace(record, rows=rows, steps=steps, event_values=np.empty(0, np.uint32))
+        first_slot = slots.stop
+    return found
+
+
+def _num_seats(steps: StepArray) -> int:
+    """Of the instance that launched these."""
+    return int(steps[0]["active_slots"] + steps[0]["dead_slots"] + steps[0]["idle_slots"]) if len(steps) else 0
+
+
+def _seen_there(row: RequestRow, local: IntColumn, slots: range, *, decodes: bool) -> RequestRow:
+    stays = [one for one in row.stints if one.slot in slots]
+    return msgspec.structs.replace(
+        row,
+        stints=tuple(
+            Stint(one.slot - slots.start, *(int(local[step]) for step in (one.admitted, one.sampled, one.ended)))
+            for one in stays
+        ),
+        preemptions=_preemptions_there(row, len(stays), decodes=decodes),
+        events=0,
+        events_at=0,
+        transfer_asked=row.transfer_asked if decodes else None,
+        transfer_ended=row.transfer_ended if decodes else None,
+    )
+
+
+def _preemptions_there(row: RequestRow, stays: int, *, decodes: bool) -> int:
+    """How many of its stays in an instance ended so."""
+    before = len(row.stints) - stays if decodes else stays  # where it came from
+    handed_over = row.transfer_asked is not None  # then that is how the last of them ended
+    if not handed_over and before == len(row.stints):
+        return 0 if decodes else row.preemptions
+    there = before - handed_over
+    return row.preemptions - there if decodes else there

@@ -1,0 +1,86 @@
+"""Disaggregated runs from the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.simulated.law import LAW_FILE, save_law
+from tests.cbbench.conftest import Outcome
+from tests.engines.simulated.laws import LAW
+
+Call = Callable[..., Outcome]
+ENGINE = ("--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b", "--num-requests", 40, "--rate", 20)
+LENGTHS = ("--workload", "prompt=uniform(100,2000);output=uniform(1,60)")
+PAIR = ("--disaggregate", "--max-num-seqs", 4)
+
+
+def result(folder: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(folder, "run.json").read_bytes())
+    return found
+
+
+def test_a_run_says_what_each_instance_did(cbbench: Call) -> None:
+    outcome = cbbench("run", *ENGINE, *LENGTHS, *PAIR, "--timeline", "-o", "out", "--sla", "p99_ttft_ms<=2000")
+    assert "continuous, disaggregated" in outcome.out
+    assert "prefill instance\n" in outcome.out
+    assert "decode instance\n" in outcome.out
+    assert "transfers of KV" in outcome.out
+    summary, config = result("out")["summary"], result("out")["engine"]["config"]
+    assert config["prefill_kv_blocks"] == config["kv_blocks"] == 27_439
+    assert config["kv_link_gb_per_s"] == 50
+    assert set(summary["instances"]) == {"prefill", "decode"}
+    whole, parts = summary["signals"], [one["signals"] for one in summary["instances"].values()]
+    assert whole["steps"] == sum(one["steps"] for one in parts)
+    assert whole["device_busy"] == pytest.approx(sum(one["device_busy"] for one in parts) / 2)
+    assert whole["running_mean"] == pytest.approx(sum(one["running_mean"] for one in parts))
+    for metric in ("ttft", "e2el"):
+        assert sum(part["share"] for part in summary["breakdown"][metric].values()) == pytest.approx(1)
+    assert {"handover", "transfer"} <= set(summary["breakdown"]["e2el"])
+    assert cbbench("report", "out", "--format", "html,md", "-o", "page").code == 0
+
+
+def test_the_same_run_twice_is_the_same_file(cbbench: Call) -> None:
+    for folder in ("a", "b"):
+        assert cbbench("run", *ENGINE, *LENGTHS, *PAIR, "-o", folder).code == 0
+    for name in ("requests.jsonl", "steps.bin", "tokens.bin", "signals.jsonl"):
+        assert Path("a", name).read_bytes() == Path("b", name).read_bytes(), name
+
+
+def test_a_sweep_over_two_against_one_and_over_the_prefill_instance(cbbench: Call) -> None:
+    assert cbbench("sweep", "disaggregate", "--values", "false,true", *ENGINE, *LENGTHS, "-o", "two").code == 0
+    swept = ("sweep", "prefill-kv-blocks", "--values", "150,300", *ENGINE, *LENGTHS, *PAIR, "-o", "pool")
+    assert cbbench(*swept).code == 0
+    points = json.loads(Path("pool/sweep.json").read_bytes())["points"]
+    assert [point["values"] for point in points] == [[150], [300]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        (("--disaggregate", "--mode", "static"), ["--disaggregate", "--mode continuous"]),
+        (("--disaggregate", "--on-kv-pressure", "swap"), ["--disaggregate", "--on-kv-pressure", "swap"]),
+        (("--prefill-kv-blocks", 100), ["--prefill-kv-blocks", "--disaggregate"]),
+        (("--kv-link-gb-per-s", 100), ["--kv-link-gb-per-s", "--disaggregate"]),
+        ((*PAIR, "--prefill-max-num-batched-tokens", 3), ["--prefill-max-num-batched-tokens: 3", "at least 4"]),
+        ((*PAIR, "--prefill-kv-blocks", 100), ["--prefill-kv-blocks 100", "too few for 8 of 40", "--misfit reject"]),
+        ((*PAIR, "--kv-blocks", 100, "--prefill-kv-blocks", 900), ["--kv-blocks 100: too few", "needs 107 blocks"]),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(cbbench: Call, settings: tuple[object, ...], names: list[str]) -> None:
+    outcome = cbbench("run", *ENGINE, *LENGTHS, *settings, "-o", "out")
+    assert outcome.code == 2
+    assert all(name in outcome.error_line for name in names), outcome.error_line
+    assert not Path("out").exists()
+
+
+def test_a_law_of_a_run_does_not_know_the_link(cbbench: Call) -> None:
+    save_law(LAW, Path(LAW_FILE))
+    run = ("run", "--engine", "simulated", "--law", LAW_FILE, "--model", "tiny", "--num-requests", 4, *LENGTHS, *PAIR)
+    assert "calibrate" in cbbench(*run, "-o", "out").error_line
+    assert "--disaggregate" in cbbench("tune", *ENGINE, "--disaggregate", "--sla", "p99_ttft_ms<=9").error_line
+    assert cbbench("serve", "--disaggregate").code == 2

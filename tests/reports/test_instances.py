@@ -1,0 +1,93 @@
+"""A disaggregated run, taken apart: figures from the case that is worked out on paper."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from engines.scheduling.ledger import check_identities
+from reports.breakdown import breakdown, total
+from reports.instances import records_by_instance, steps_by_instance, transfers
+from reports.over_time import signals_over_time
+from reports.seats import Seat, num_slots, seat_counts, seat_spans
+from reports.summary import completed_run
+from reports.worst import worst
+from tests.engines.test_disaggregated import MS, pair, run
+from tests.reports.factory import header
+
+PAPER = run(pair({}, {}), [(20, 3), (8, 2)])  # see test_times_as_on_paper
+BUSY = run(
+    pair({"kv_blocks": 40}, {"kv_blocks": 24, "max_num_seqs": 6}),
+    [((7 * i) % 60 + 1, (11 * i) % 30 + 1) for i in range(60)],
+    at_ms=[4 * i for i in range(60)],
+)
+
+
+def test_transfers_as_on_paper() -> None:
+    """Both were asked for at 3.8 ms; the first took 10 ms on the link, the second came behind it."""
+    found = transfers(PAPER)
+    assert found is not None
+    assert (found.requests, found.blocks) == (2, 7)
+    assert (found.wait_ms.mean, found.wait_ms.max) == (0, 0)
+    assert (found.transfer_ms.mean, found.transfer_ms.max) == (12, 14)
+
+
+def test_signals_as_on_paper() -> None:
+    """3.8 of 36.8 ms one device was busy, 23 of 36.8 the other."""
+    summary = completed_run(PAPER, header(event_unit="step")).summary
+    assert summary is not None
+    prefill, decode = (summary.instances[name].signals for name in ("prefill", "decode"))
+    assert (prefill.device_busy, decode.device_busy) == (pytest.approx(3.8 / 36.8), pytest.approx(23 / 36.8))
+    assert summary.signals.device_busy == pytest.approx(26.8 / 73.6)
+    assert (prefill.steps, decode.steps, summary.signals.steps) == (1, 2, 3)
+    assert decode.running_mean == 2
+    assert summary.instances["decode"].waste.launched_tokens == 3
+
+
+def test_parts_as_on_paper() -> None:
+    parts = breakdown(PAPER)
+    first = np.argsort(PAPER.column("i")[parts.row])
+    in_ms = {name: (column[first] / MS).tolist() for name, column in parts.e2el_ns().items()}
+    assert in_ms == {"prefill": [3.8, 3.8], "transfer": [10, 14], "decode": [23, 19]}
+
+
+def test_parts_add_up_where_there_is_pressure() -> None:
+    assert BUSY.steps["preempted"].sum() > 0
+    parts = breakdown(BUSY)
+    whole = (BUSY.column_ns("last") - BUSY.column_ns("scheduled"))[parts.row]
+    assert total(parts.e2el_ns()).tolist() == whole.tolist()
+    assert {"handover", "transfer", "preempted", "queue"} <= set(parts.e2el_ns())
+    assert all((column >= 0).all() for column in parts.e2el_ns().values())
+    assert all((column >= 0).all() for column in parts.blocked_ns.values())
+    assert (total(parts.blocked_ns) <= parts.ttft_ns["queue"]).all()
+
+
+def test_each_instance_is_a_run_of_its_own() -> None:
+    """What the seats show is what each ledger counts."""
+    parts = records_by_instance(BUSY)
+    assert list(parts) == ["prefill", "decode"]
+    for (name, record), blocks, seats in zip(parts.items(), (40, 24), (4, 6), strict=True):
+        steps = record.steps
+        check_identities(steps, seats, blocks)
+        assert num_slots(record) == seats
+        edges = np.arange(len(steps) + 1)
+        counts = seat_counts(seat_spans(record, header(event_unit="step")), seats, edges).sum(axis=0)
+        seated = counts[:, [Seat.PREFILL, Seat.DECODE, Seat.TRANSFER]].sum(axis=1)
+        assert seated.tolist() == steps["active_slots"].tolist(), name
+        assert counts[:, Seat.TRANSFER].any() == (name == "decode")
+    assert sum(len(row.stints) for record in parts.values() for row in record.rows) == BUSY.stints()[0].shape[0]
+    lost = [sum(row.preemptions for row in record.rows) for record in parts.values()]
+    assert lost == [steps["preempted"].sum() for steps in steps_by_instance(BUSY.steps).values()]
+
+
+def test_a_device_is_never_busier_than_all_the_time() -> None:
+    for steps in steps_by_instance(BUSY.steps).values():
+        record = BUSY.__class__(planned=0, rows=[], event_values=np.empty(0, np.uint32), event_unit="step", steps=steps)
+        busy = signals_over_time(record).values["device_busy"]
+        assert all(value is not None and 0 <= value <= 1 + 1e-9 for value in busy)
+
+
+def test_who_waited_longest_is_shown_beside_prompts() -> None:
+    found = worst(BUSY, breakdown(BUSY))[0].neighbours
+    assert found is not None
+    assert BUSY.steps["instance"][found.step - 1] == 0
