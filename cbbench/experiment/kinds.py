@@ -108,19 +108,36 @@ class Reference:
     def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
         from engines.reference.engine import ReferenceEngine
 
+        if config.disaggregate:
+            return self._pair(config, plan)
         most = blocks_for_every_seat(plan, config, self.context_tokens(config))
         scheduler = self.scheduler(config, self.kv_blocks(config, most))
         refuse_what_never_fits(config, plan, scheduler)
-        engine = ReferenceEngine(
-            self.model,
-            scheduler,
-            prompt_seed=config.prompt_seed,
-            ignore_eos=config.ignore_eos,
-            sampling=Sampling(config.temperature, config.top_k, config.top_p, seed=config.prompt_seed),
-            attention=config.attention,
-            cuda_graphs=config.cuda_graphs,
-        )
+        engine = ReferenceEngine(self.model, scheduler, **self._settings(config))
         return engine, _info("reference", config, scheduler, self.model.name, self.model.device, engine.describe())
+
+    def _pair(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
+        from engines.reference.pair import ReferencePair
+
+        most = blocks_for_every_seat(plan, config, self.context_tokens(config))
+        blocks = self.kv_blocks(config, most)
+        if self.model.device != "cpu" and config.kv_blocks is None:
+            blocks = max(1, blocks // 2)  # both pools are in the one GPU's memory
+        pair = pair_of(config, self.scheduler(config, blocks))
+        refuse_what_never_fits_a_pair(config, plan, pair)
+        engine = ReferencePair(self.model, pair, **self._settings(config))
+        return engine, _info("reference", config, pair.decode, self.model.name, self.model.device, engine.describe())
+
+    @staticmethod
+    def _settings(config: RunConfig) -> dict[str, Any]:
+        """What an engine wants to know beside its scheduler."""
+        return {
+            "prompt_seed": config.prompt_seed,
+            "ignore_eos": config.ignore_eos,
+            "sampling": Sampling(config.temperature, config.top_k, config.top_p, seed=config.prompt_seed),
+            "attention": config.attention,
+            "cuda_graphs": config.cuda_graphs,
+        }
 
 
 class Simulated:

@@ -90,9 +90,11 @@ class ReferenceEngine:
         sampling: Sampling = GREEDY,
         attention: str = "auto",
         cuda_graphs: bool | None = None,
+        clock: WallClock | None = None,
     ) -> None:
-        """`sampling.seed` is mixed with the request's index; cuda_graphs: None is where they can be. EngineError where
-        the KV pool does not fit in memory, or the kernels or graphs asked for cannot be had here."""
+        """`sampling.seed` is mixed with the request's index; cuda_graphs: None is where they can be; clock: of another
+        engine that runs beside this one. EngineError where the KV pool does not fit in memory, or the kernels or graphs
+        asked for cannot be had here."""
         if config.max_model_len > model.context_tokens:
             raise EngineError(
                 f"--max-model-len {config.max_model_len}: {model.name} has a context of {model.context_tokens} tokens"
@@ -102,19 +104,19 @@ class ReferenceEngine:
         self._prompt_seed = prompt_seed
         self._ignore_eos = ignore_eos
         self._sampling = sampling
-        self.clock = WallClock()
+        self.clock = clock or WallClock()
         llama = model.llama
         block_bytes = config.block_size * llama.config.kv_elements_per_token * llama.dtype.itemsize
         _require_memory("--kv-blocks", config.kv_blocks, block_bytes, free_bytes(llama.device), "are free")
         if config.swap_blocks:
             host_bytes = free_bytes(torch.device("cpu"))
             _require_memory("--swap-blocks", config.swap_blocks, block_bytes, host_bytes, "are free on the host")
-        self._pool = KVPool(llama.config, config.kv_blocks, config.block_size, dtype=llama.dtype, device=llama.device)
+        self.pool = KVPool(llama.config, config.kv_blocks, config.block_size, dtype=llama.dtype, device=llama.device)
         self._kernels = choose_kernels(attention, llama.config, llama.dtype, llama.device, config.max_num_seqs)
         graph_sizes, self._graphs = choose_sizes(cuda_graphs, self._kernels, llama.device, config.max_num_seqs)
-        self._executor = TorchExecutor(
+        self.executor = TorchExecutor(
             llama,
-            self._pool,
+            self.pool,
             max_num_seqs=config.max_num_seqs,
             clock=self.clock,
             kernels=self._kernels,
@@ -140,7 +142,7 @@ class ReferenceEngine:
                 runtime.clock,
                 observer,
                 planned=len(plan),
-                make_request=self._request,
+                make_request=self.request,
                 depth=runtime.depth,
             )
 
@@ -148,20 +150,20 @@ class ReferenceEngine:
         """For a loop with a source of its own: an idle scheduler, and the clock at zero."""
         scheduler = self._config.build(frozenset(self._model.checkpoint.eos_ids))
         self.clock.restart()
-        self._executor.restart()
-        return Runtime(scheduler, self._executor, self.clock, depth=self._depth)
+        self.executor.restart()
+        return Runtime(scheduler, self.executor, self.clock, depth=self._depth)
 
     def warm_up(self) -> None:
         """A few throwaway steps, so that what happens once (compiled kernels, first touch of memory) is in no TTFT."""
         prompt = min(self._config.max_num_batched_tokens, self._config.max_model_len)
         for counts in warm_up_steps(self._config.max_num_seqs, prompt, every_size=self._model.device == "cuda"):
             for _ in range(WARM_UP_STEPS):
-                self._executor.submit(dry_step(counts))
-                self._executor.collect()
+                self.executor.submit(dry_step(counts))
+                self.executor.collect()
 
     def describe(self) -> dict[str, Any]:
         """The `config` of run.json's engine: what ran, on what, and why so."""
-        llama, pool = self._model.llama, self._pool
+        llama, pool = self._model.llama, self.pool
         return {
             "kv_blocks": pool.blocks,
             "block_size": pool.block_size,
@@ -180,7 +182,7 @@ class ReferenceEngine:
             "ignore_eos": self._ignore_eos,
         }
 
-    def _request(self, incoming: Incoming) -> Request:
+    def request(self, incoming: Incoming) -> Request:
         return Request(
             incoming.index,
             incoming.prompt_tokens,

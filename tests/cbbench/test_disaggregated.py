@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engines.simulated.law import LAW_FILE, save_law
-from tests.cbbench.conftest import Outcome
+from tests.cbbench.conftest import TINY, Outcome
 from tests.engines.simulated.laws import LAW
 
 Call = Callable[..., Outcome]
@@ -84,3 +84,14 @@ def test_a_law_of_a_run_does_not_know_the_link(cbbench: Call) -> None:
     assert "calibrate" in cbbench(*run, "-o", "out").error_line
     assert "--disaggregate" in cbbench("tune", *ENGINE, "--disaggregate", "--sla", "p99_ttft_ms<=9").error_line
     assert cbbench("serve", "--disaggregate").code == 2
+
+
+def test_on_the_reference_engine(cbbench: Call) -> None:
+    outcome = cbbench("run", *TINY, "--disaggregate", "--num-requests", 12, "--prefill-kv-blocks", 9, "-o", "out")
+    assert outcome.code == 0, outcome.err
+    assert "continuous, disaggregated" in outcome.out
+    summary = result("out")["summary"]
+    assert summary["requests"]["completed"] == 12
+    assert summary["transfers"]["requests"] == 12
+    assert cbbench("calibrate", "out").code == 2
+    assert "--kv-link-gb-per-s" in cbbench("run", *TINY, "--disaggregate", "--kv-link-gb-per-s", 1).error_line
