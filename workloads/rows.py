@@ -31,13 +31,15 @@ def rows_of(path: Path, needed: Sequence[Sequence[str]]) -> Iterator[Row]:
     needed: the names, of which the first is ours, of each column that a CSV file must have
     """
     if not path.is_file():
-        raise WorkloadError(f"{path}: no such file")
+        raise WorkloadError(f"{path}: {'no regular file' if path.exists() else 'no such file'}")
     if not path.name.endswith(SUFFIXES):
         raise WorkloadError(f"{path}: a workload file ends in {', '.join(SUFFIXES)}")
     try:
         with _open(path) as file:
             yield from _json_rows(path, file) if is_json(path) else _csv_rows(path, file, needed)
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+    except UnicodeDecodeError as error:
+        refuse(path, _first_line_not_utf8(path), f"not readable as text, which must be UTF-8 ({error.reason})")
+    except (gzip.BadGzipFile, EOFError) as error:
         raise WorkloadError(f"{path}: not readable as text: {error}") from None
 
 
@@ -49,6 +51,17 @@ def _open(path: Path) -> IO[str]:
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
     return path.open(encoding="utf-8-sig", newline="")
+
+
+def _first_line_not_utf8(path: Path) -> int:
+    """What the decoder says is counted from where it began to read ahead."""
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return number
+    return 1  # the whole of it: the file has changed meanwhile
 
 
 def _csv_rows(path: Path, file: IO[str], needed: Sequence[Sequence[str]]) -> Iterator[Row]:
@@ -79,6 +92,8 @@ def _json_rows(path: Path, file: IO[str]) -> Iterator[Row]:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             refuse(path, line_number, f"not JSON ({error.msg} at column {error.colno})")
+        except ValueError:  # Python's bound on digits
+            refuse(path, line_number, "not JSON that can be read: a number of thousands of digits")
         except RecursionError:
             refuse(path, line_number, "not JSON that can be read: nested too deeply")
         if not isinstance(row, dict):

@@ -105,6 +105,7 @@ def test_bad_csv(tmp_path: Path, text: str, says: str) -> None:
         ('{"prompt_tokens": true, "output_tokens": 6}', "line 1: prompt_tokens must be a whole number, got True"),
         ('{"prompt_tokens": NaN, "output_tokens": 6}', "line 1: prompt_tokens must be a whole number, got nan"),
         ('{"prompt_tokens": [], "output_tokens": 6}', "line 1: prompt_tokens must be a whole number, got []"),
+        ('\n{"prompt_tokens": 5, "output_tokens": ' + "9" * 5000 + "}", "line 2: not JSON that can be read"),
         ("", "no requests in it"),
     ],
 )
@@ -119,9 +120,21 @@ def test_files_that_are_no_traces(tmp_path: Path) -> None:
         read_trace(tmp_path / "missing.csv")
     with pytest.raises(WorkloadError, match=r"ends in \.csv, \.jsonl"):
         read_trace(file_of(tmp_path, "x", "t.parquet"))
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(WorkloadError, match=r"folder\.jsonl: no regular file"):
+        read_trace(tmp_path / "folder.jsonl")
     binary = tmp_path / "b.csv"
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(WorkloadError, match="not readable as text"):
         read_trace(binary)
     with pytest.raises(WorkloadError, match="not readable as text"):
         read_trace(file_of(tmp_path, "not gzip", "t.csv.gz"))
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
+def test_the_line_that_is_not_utf8(tmp_path: Path, name: str) -> None:
+    row = b'{"prompt_tokens": 5, "output_tokens": 6}\n'
+    said = row * 400 + b'{"prompt_tokens": 5, "output_tokens": 6, "tenant": "caf\xe9"}\n' + row * 400
+    (tmp_path / name).write_bytes(gzip.compress(said) if name.endswith(".gz") else said)
+    with pytest.raises(WorkloadError, match=r"line 401: not readable as text, which must be UTF-8"):
+        read_trace(tmp_path / name)
