@@ -6,6 +6,7 @@ run.json has the names alone.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,8 +17,8 @@ FLAG = "--header"
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # a tab may stand in a value
 _OURS = (  # how a request is framed and its answer read: with others, what is measured would be something else
-    "content-length", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade", "expect",
-    "accept", "accept-encoding", "content-type",
+    "content-length", "transfer-encoding", "connection", "proxy-connection", "keep-alive", "te", "trailer", "upgrade",
+    "expect", "accept", "accept-encoding", "content-type", "content-encoding",
 )  # fmt: skip
 _CREDENTIAL = re.compile(r"authorization|cookie|key|token|secret|password|signature", re.IGNORECASE)
 _LEAST_HIDDEN = 6  # characters: what is shorter may stand anywhere in a text, and says nothing
@@ -76,7 +77,8 @@ def hide(text: str, headers: Iterable[tuple[str, str]]) -> str:
     for _, value in headers:
         for secret in (value, value.partition(" ")[2]):  # a key may stand behind its kind, as in "Bearer KEY"
             if len(secret) >= _LEAST_HIDDEN:
-                text = text.replace(secret, HIDDEN)
+                for spelling in (secret, json.dumps(secret, ensure_ascii=False)[1:-1], json.dumps(secret)[1:-1]):
+                    text = text.replace(spelling, HIDDEN)
     return text
 
 

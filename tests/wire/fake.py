@@ -157,7 +157,7 @@ class FakeServer:
         served = 0
         try:
             while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 length = next(
                     (int(line[15:]) for line in head.lower().splitlines() if line.startswith("content-length:")), 0
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -99,3 +100,12 @@ def test_a_gateway_that_repeats_what_it_refuses() -> None:
         load(server, warmup_requests=1, headers=(("Authorization", f"Bearer {secret}"),))
     assert "the API key is wrong" in str(caught.value)
     assert secret not in str(caught.value)
+
+
+def test_a_gateway_that_repeats_it_in_json() -> None:
+    """Quotes and accents have another spelling there."""
+    secret = 'who="naïve"; pass=s3cr3t'
+    said = json.dumps({"error": {"message": f"refused: {secret}"}}).encode()
+    with FakeServer(lambda call: call.send(plain("500 Internal Server Error", said))) as server:
+        row = load(server, headers=(("Cookie", secret),)).row
+    assert row.error == 'HTTP 500: {"error": {"message": "refused: ***"}}'

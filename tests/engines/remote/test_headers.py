@@ -39,6 +39,7 @@ def test_names_and_values() -> None:
         (["X-A: secret", "x-a: secret"], "x-a is there twice"),
         (["content-length: 7"], "content-length is for cbbench to set"),
         (["Accept-Encoding: gzip"], "Accept-Encoding is for cbbench to set"),
+        (["Content-Encoding: gzip"], "Content-Encoding is for cbbench to set"),
     ],
 )
 def test_refused_without_showing_the_value(texts: list[str], words: str) -> None:
