@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, cast
 
 from reports.document import Axis, Bars, Chart, Curve, Lines, Mark, Rule, Seats
+from reports.extent import within
 from reports.files import FolderError
 from reports.render import labels
 from reports.render.palette import LIGHT, series
@@ -31,7 +33,10 @@ SCALE = 2.0  # of PNG, for screens of today
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 # Around a point: a shape and its area. The diamond is so large that a ring fits into it.
 MARKS: dict[Mark, tuple[str, int]] = {"recommended": ("circle", 220), "knee": ("diamond", 540)}
-NUMBERS = "abs(datum.value) >= 10000 ? format(datum.value, '~s') : format(datum.value, ',~g')"
+NUMBERS = (
+    "abs(datum.value) >= 1e15 ? format(datum.value, '.0e') : "
+    "abs(datum.value) >= 10000 ? format(datum.value, '~s') : format(datum.value, ',~g')"
+)
 
 
 @cache
@@ -92,7 +97,18 @@ def spec(chart: Chart) -> Spec:
     made: Spec = alt.layer(*layers).properties(width="container", height=height).to_dict(validate=False)
     made["config"] = _config()
     made["autosize"] = {"type": "fit-x", "contains": "padding"}
-    return made
+    return cast(Spec, _as_json(made))
+
+
+def _as_json(value: Any) -> Any:
+    """With nothing that JSON has no number for: it is a gap. What is too far for an axis lies at its end."""
+    if isinstance(value, dict):
+        return {key: _as_json(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_as_json(one) for one in value]
+    if isinstance(value, float):
+        return within(value) if math.isfinite(value) else None
+    return value
 
 
 def _data(rows: list[dict[str, Any]]) -> alt.Chart:
@@ -151,6 +167,7 @@ def _rules(rules: Sequence[Rule], x: Axis, y: Axis, xs: Sequence[float]) -> list
 
 
 def _curve(plot: Curve) -> list[alt.Chart]:
+    plot = _drawable(plot)
     names = list(dict.fromkeys(one.series for one in plot.spots))
     colours = {name: series(at) for at, name in enumerate(names)}
     colour = _colour("series", colours, legend=len(names) > 1, title=plot.legend)
@@ -199,6 +216,16 @@ def _curve(plot: Curve) -> list[alt.Chart]:
             text = _data(beside).mark_text(align=side.align, dx=side.dx * 1.9, dy=side.dy * 1.3, color="var(--ink)")
             layers.append(text.encode(x=x, y=y, text="label:N"))
     return layers
+
+
+def _drawable(plot: Curve) -> Curve:
+    """Without points that have no place."""
+    spots = [
+        replace(one, x=within(one.x), y=within(one.y))
+        for one in plot.spots
+        if math.isfinite(one.x) and math.isfinite(one.y)
+    ]
+    return replace(plot, spots=spots)
 
 
 def _lines(plot: Lines) -> list[alt.Chart]:

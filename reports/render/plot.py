@@ -9,6 +9,8 @@ from itertools import pairwise
 
 from rich.text import Text
 
+from reports.extent import within
+
 BRAILLE = 0x2800
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bit of the dot in row, column of a cell
 MARKERS = "●○◆◇■□▲△"
@@ -30,7 +32,7 @@ class Line:
 
     def points(self) -> list[tuple[float, float, str]]:
         listed = zip(self.xs, self.ys, self.labels, strict=True)
-        return [one for one in listed if math.isfinite(one[0]) and math.isfinite(one[1])]
+        return [(within(x), within(y), label) for x, y, label in listed if math.isfinite(x) and math.isfinite(y)]
 
 
 class Axis:
@@ -38,7 +40,7 @@ class Axis:
 
     def __init__(self, values: Sequence[float], *, may_be_log: bool = True) -> None:
         low, high = min(values), max(values)
-        self.log = may_be_log and low > 0 and high / low > LOG_SPAN
+        self.log = may_be_log and low > 0 and math.log(high) - math.log(low) > math.log(LOG_SPAN)
         if not self.log:
             # A flat curve would sit on the frame, and one that starts high would look like it started at nothing.
             size = max(abs(low), abs(high))
@@ -48,12 +50,12 @@ class Axis:
 
     def at(self, value: float) -> float:
         if self.log:
-            return math.log(value / self.low) / math.log(self.high / self.low)
+            return (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         return (value - self.low) / (self.high - self.low)
 
     def value(self, at: float) -> float:
         if self.log:
-            return self.low * math.pow(self.high / self.low, at)
+            return math.exp(math.log(self.low) + at * (math.log(self.high) - math.log(self.low)))
         return self.low + at * (self.high - self.low)
 
 
@@ -157,7 +159,11 @@ def plot(
     left, right = tick(x_axis.value(0)), tick(x_axis.value(1))
     name = f"{x_name} (log)" if x_axis.log else x_name
     out.append(f"{'':>{margin}} └{'─' * columns}\n", style="dim")
-    out.append(f"{'':>{margin}}  {left}{name:^{max(1, columns - len(left) - len(right))}}{right}", style="dim")
+    between = columns - len(left) - len(right)
+    beside = name if len(name) + 2 <= between else ""  # else it gets a line of its own
+    out.append(f"{'':>{margin}}  {left}{beside:^{max(1, between)}}{right}", style="dim")
+    if not beside:
+        out.append(f"\n{'':>{margin}}  {name:^{columns}}", style="dim")
     return out
 
 

@@ -142,6 +142,18 @@ def test_a_page_without_charts_is_small_and_whole_else(cbbench: Call, runs: None
     assert cbbench("report", "sweep", "--format", "png", "--no-charts").code == 2
 
 
+def test_a_bound_far_beyond_what_is_measured_is_drawn(cbbench: Call) -> None:
+    bounds = ("--sla", "p99_ttft_ms<=1e308", "--sla", "p99_tpot_ms<=1.7e308")
+    cbbench("run", *SIMULATED, *bounds, "-o", "one")
+    cbbench("sweep", "max-num-seqs", "--values", "1,4", *SIMULATED, *bounds, "-o", "swept")
+    for folder in ("one", "swept"):
+        outcome = cbbench("report", folder, "--format", "html,md,svg")
+        assert outcome.code == 0, outcome.err
+        page = Path(folder, "report.html").read_text(encoding="utf-8")
+        specs = page.split('<script id="charts" type="application/json">')[1].split("</script>")[0]
+        json.loads(specs, parse_constant=pytest.fail)
+
+
 def test_a_page_under_a_title_of_ones_own(cbbench: Call, runs: None) -> None:
     page = cbbench("report", "static", "--format", "md", "--title", "Friday <b> night").out.splitlines()
     assert page[0] == "## Friday &lt;b> night: OK"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import struct
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import pytest
 
 from reports.document import Axis, Bars, Chart, Curve, Line, Lines, Rule, Seats, Spot
+from reports.pages.axes import fitted
 from reports.render import charts
 
 SPOTS = [
@@ -39,6 +42,34 @@ def test_every_kind_is_drawn(kind: str) -> None:
     assert "var(--" not in drawn  # a picture knows no page to take colours from
     assert drawn.count("<path") > 10
     assert drawn == charts.svg(chart)
+
+
+@pytest.mark.parametrize("value", [1.7e308, 1e-320, math.inf, -math.inf, math.nan])
+def test_a_number_too_large_or_none_at_all_spoils_no_chart(value: float) -> None:
+    """JSON has no infinity: with one in it, a page would draw none of its charts."""
+    kinds = {
+        "curve": Curve(
+            fitted("x", [10, value]),
+            fitted("P99, ms", [5, 9, value]),
+            [*SPOTS, Spot(value, 9, "far", "static"), Spot(20, value, "high", "static", y_interval=(1, value))],
+            [Rule(value, "p99<=far")],
+        ),
+        "lines": Lines(
+            fitted("s", [0, 1, value]),
+            Axis("y"),
+            [Line("a", [0, 1, value], [0.5, value, 1])],
+            [Rule(value, "far", "x")],
+        ),
+        "bars": Bars(
+            Axis("ms"), [("mean", "queue", value), ("mean", "decode", 9.0)], {"queue": "padding", "decode": "decode"}
+        ),
+    }
+    for name, plot in kinds.items():
+        chart = Chart(name, "Far", plot)
+        json.dumps(charts.spec(chart), allow_nan=False)
+        drawn = charts.svg(chart)
+        assert drawn.count("<path") > 3, name
+        assert "NaN" not in drawn, name
 
 
 def test_a_curve_shows_labels_rules_and_why() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -376,6 +377,22 @@ def test_axes_and_ticks() -> None:
     assert fitted("x", [5]).domain == (4.75, 5.25)
     assert fitted("x", [1190.0, 1190.08]).domain == pytest.approx((1130.5, 1249.6), abs=0.1)
     assert fitted("x", [1, 100]).log
+    for values in (
+        [1.0, 1e308],
+        [1e-308, 1.0],
+        [5e-324, 1.7e308],
+        [1.7e308],
+        [0.0, 1.7e308],
+        [-1e308, 1e308],
+        [math.inf],
+        [math.nan, 3.0],
+    ):
+        axis = fitted("x", values)
+        assert axis.domain is not None
+        assert all(map(math.isfinite, axis.domain))
+        assert axis.domain[0] < axis.domain[1]
+        assert len(axis.ticks) <= 32
+        assert all(axis.domain[0] <= tick <= axis.domain[1] for tick in axis.ticks)
     assert log_ticks(9, 110) == [10, 20, 50, 100]
     assert log_ticks(9, 110_000) == [10, 100, 1000, 10_000, 100_000]
 
