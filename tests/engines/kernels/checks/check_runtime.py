@@ -35,11 +35,16 @@ def tiny(device: torch.device) -> Llama:
     return Llama(weights, dtype=torch.float32, device=device)
 
 
+def launches_early() -> bool:
+    return DEVICE.type == "cuda" and torch.cuda.get_device_capability() >= (9, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "graphs", "depth"), [("continuous", False, 0), ("continuous", True, 1), ("static", True, 1)]
 )
-def test_the_tokens_are_those_of_the_cpu_path(mode: str, graphs: bool, depth: int) -> None:
+@pytest.mark.parametrize("early", [False, *([True] if launches_early() else [])])
+def test_the_tokens_are_those_of_the_cpu_path(mode: str, graphs: bool, depth: int, early: bool) -> None:
     """Captured and replayed too: on a GPU by CUDA, elsewhere by a device that copies late."""
     config = SchedulerConfig(
         mode=mode, max_num_seqs=4, max_num_batched_tokens=24, kv_blocks=16, block_size=16, max_model_len=64
@@ -52,7 +57,7 @@ def test_the_tokens_are_those_of_the_cpu_path(mode: str, graphs: bool, depth: in
         stepping.pool_for(llama, config.kv_blocks, config.block_size),
         max_num_seqs=config.max_num_seqs,
         clock=clock,
-        kernels=TritonKernels(config.max_num_seqs),
+        kernels=TritonKernels(config.max_num_seqs, early=early),
         device=open_device(DEVICE, clock) if DEVICE.type == "cuda" or not depth else FakeDevice(clock, reruns=True),
         graph_sizes=(1, 5) if graphs else (),  # no step has five rows, so most are padded
         max_blocks=4,
