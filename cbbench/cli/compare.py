@@ -79,7 +79,13 @@ def command(
 
 def settings_of(text: str) -> dict[str, Any]:
     """The settings of a CONFIG, by field name, read as `cbbench run` would read them."""
+    from cbbench.config import UsageError
+
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"CONFIG: {str(error).lower()}; its flags are quoted as in a shell") from None
     app = typer.Typer(add_completion=False)
     app.command()(run.command)
-    context = typer.main.get_command(app).make_context("CONFIG", shlex.split(text))
+    context = typer.main.get_command(app).make_context("CONFIG", words)
     return {name: value for name, value in context.params.items() if value is not None and value != ()}

@@ -106,7 +106,7 @@ def _measured_pairs(configs: list[RunConfig], count: int, folder: Path) -> list[
     """As many pairs as were measured before somebody interrupted."""
     benches = _benches(*configs)
     for bench, config, name in zip(benches, configs, "ab", strict=True):
-        if config.engine == "reference":  # the others have nothing to warm, or do it themselves
+        if config.engine == "reference" and config.url is None:  # the others have nothing to warm, or do it themselves
             short = msgspec.structs.replace(config, num_requests=min(WARM_UP_REQUESTS, config.num_requests))
             measure(bench, short, folder / "warm-up" / name, title=f"warm-up of {name.upper()}")
     pairs: list[Pair] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 Headers = tuple[tuple[str, str], ...]
@@ -83,7 +84,8 @@ def hide(text: str, headers: Iterable[tuple[str, str]]) -> str:
 
 
 def without_values(words: Sequence[str]) -> list[str]:
-    """The words of a command line, of its --header options the names alone."""
+    """The words of a command line, of its --header options the names alone; also of a command line in one word, as
+    `compare --ab` takes two of."""
     kept: list[str] = []
     for word in words:
         flag, equals, given = word.partition("=")
@@ -91,9 +93,19 @@ def without_values(words: Sequence[str]) -> list[str]:
             kept.append(_name_alone(word))
         elif flag == FLAG and equals:
             kept.append(f"{FLAG}={_name_alone(given)}")
+        elif FLAG in word:
+            kept.append(_of_one_word(word))
         else:
             kept.append(word)
     return kept
+
+
+def _of_one_word(word: str) -> str:
+    try:
+        words = shlex.split(word)
+    except ValueError:  # a quotation without an end: who knows where a value ends
+        return HIDDEN
+    return word if words == [word] else shlex.join(without_values(words))
 
 
 def _name_alone(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +57,18 @@ def test_a_sweep_sends_them_at_every_point(as_a_process: Call, own_folder: Path)
     assert len(server.heads) == 4
     assert all("\r\nX-Tenant: from-the-file\r\n" in head for head in server.heads)
     assert not files_with("from-the-file", own_folder / "out")
+
+
+def test_two_settings_measured_in_turns_write_none_down(as_a_process: Call, own_folder: Path) -> None:
+    """Each of them is a command line within a word of the command line."""
+    with FakeServer() as server:
+        config = shlex.join(["--url", server.url, *LOAD, "--header", f"X-Api-Key: {SECRET}"])
+        as_a_process("compare", "--ab", config, f"{config} --concurrency 1", "--pairs", 2, "-o", "out")
+    assert all(f"X-Api-Key: {SECRET}" in head for head in server.heads)
+    commands = [json.loads(path.read_text())["environment"]["command"] for path in Path("out").rglob("run.json")]
+    assert len(commands) == 4, "the server is warmed up by each run, not by runs of its own"
+    assert all("X-Api-Key: ***" in command for command in commands)
+    assert not files_with(SECRET, own_folder)
 
 
 def test_flags_replace_the_list_of_the_file(as_a_process: Call) -> None:

@@ -81,6 +81,19 @@ def test_a_command_line_keeps_the_names() -> None:
     ]
 
 
+def test_a_command_line_in_one_word() -> None:
+    """As compare --ab has it."""
+    config = "--url u --header 'X-A: s3cr3t' --header=X-B:s3cr3t --json"
+    assert without_values(["compare", "--ab", config, "--rate 4"]) == [
+        "compare",
+        "--ab",
+        "--url u --header 'X-A: ***' '--header=X-B: ***' --json",
+        "--rate 4",
+    ]
+    assert "s3cr3t" not in str(without_values([f'"{config}"', f"'{config}", "x --header s3cr3t"]))
+    assert without_values(["--headers", "X: a"]) == ["--headers", "X: a"], "no flag of ours, so refused"
+
+
 def test_what_a_server_repeats_is_blotted_out() -> None:
     sent = [("Authorization", "Bearer s3cr3t-key"), ("X-Tenant", "a")]
     assert hide("no such key: s3cr3t-key (Bearer s3cr3t-key)", sent) == "no such key: *** (***)"
