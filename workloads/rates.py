@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from workloads.plan import UGAP, IntColumn
 
 NS = 1_000_000_000
+LEAST_PER_S = 1e-6  # of what is not 0: below, a request would be due beyond what an int64 of ns holds
 MOST_PER_S = 1e6
 MOST_S = 1e7
 EXAMPLE = "'2 for 60s, 8 for 60s, 2' or '2..20 for 2m'"
@@ -69,6 +70,8 @@ class RateSchedule:
         for stage in stages[:-1]:
             if stage.lasts_s == float("inf"):
                 raise ValueError(f"'{stage}' is not the last stage, so say how long it lasts, as in {stage} for 60s")
+        if sum(stage.lasts_s for stage in stages if stage.lasts_s < float("inf")) > MOST_S:
+            raise ValueError(f"the stages must last at most {MOST_S:,.0f} s together")
         last, end_s = stages[-1], None
         if last.lasts_s < float("inf"):
             end_s = sum(stage.lasts_s for stage in stages)
@@ -180,6 +183,8 @@ def _stage(text: str) -> Stage:
     stage = Stage(float(first), float(first if last is None else last), lasts_s)
     if max(stage.from_per_s, stage.to_per_s) > MOST_PER_S:
         raise ValueError(f"'{text}' is more than {MOST_PER_S:,.0f} requests per second")
+    if any(0 < rate < LEAST_PER_S for rate in (stage.from_per_s, stage.to_per_s)):
+        raise ValueError(f"'{text}' is less than {LEAST_PER_S:f} requests per second, and more than none")
     if lasts is not None and not 0 < lasts_s <= MOST_S:
         raise ValueError(f"'{text}' must last above 0 and at most {MOST_S:,.0f} s")
     return stage

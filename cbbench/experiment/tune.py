@@ -94,9 +94,11 @@ def start_of(config: RunConfig) -> Setting:
 
 def enough_requests(config: RunConfig, best: Trial, most: int) -> int | None:
     """How many the simulator needs to prove the bounds; None where there is nothing to prove, or more requests would
-    be another load (all at once). As a guess falls short when its requests turn out to depend more, half as many again.
+    be another load (all at once, or at the last rate of several). As a guess falls short when its requests turn out to
+    depend more, half as many again.
     """
     steady = config.rate is not None or config.concurrency is not None or config.arrival == "trace"
+    steady = steady and not isinstance(config.rate, str)  # which is stages
     if config.engine != "simulated" or not steady or best.needed is None or best.unmeasured is not None:
         return None
     enough = min(best.needed * 3 // 2, most)

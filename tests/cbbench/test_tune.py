@@ -50,6 +50,17 @@ def test_the_file_it_writes_is_the_whole_run(cbbench: Callable[..., Outcome], ow
     assert f'"p99": {result.best.point.p99_ttft_ms}' in again.out
 
 
+def test_stages_of_a_rate_are_not_drawn_out_to_prove_something(
+    cbbench: Callable[..., Outcome], own_folder: Path
+) -> None:
+    """More requests than they hold would all come at the last rate, which here is the quiet one."""
+    stages = ("--rate", "30 for 5s, 2 for 5s", "--workload", "prompt=fixed(64);output=fixed(8)")
+    cbbench(*SIMULATED, *stages, "--sla", "p99_ttft_ms<=500", "-o", "tuned")
+    (explored,) = read_tune(own_folder / "tuned").stages
+    assert explored.num_requests == 160
+    assert explored.best.verdict == "unproven"
+
+
 @pytest.mark.slow
 def test_what_few_requests_suggest_is_tried_with_many(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
     """64 seats are enough for 300 requests, and not for the bursts among 3,000."""
