@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from reports.metrics import LATENCIES
@@ -142,6 +142,17 @@ def parse_all(exprs: Sequence[str]) -> tuple[Sla, ...]:
                 f'SLA "{sla.expr}": {sla.metric} needs a latency SLA beside it, e.g. "p99_ttft_ms{part}<=500"'
             )
     return slas
+
+
+def apart(judged: Iterable[tuple[str, str]]) -> str | None:
+    """Of (bound, verdict): which failed, and which are open. None unless there are both: the one exit code, that of the
+    open ones, then hides that more requests would not make it pass."""
+    named: dict[str, list[str]] = {"fail": [], "inconclusive": []}
+    for name, verdict in judged:
+        named.get(verdict, []).append(name)
+    if not all(named.values()):
+        return None
+    return f"Failed: {', '.join(named['fail'])}. Open: {', '.join(named['inconclusive'])}."
 
 
 def exit_code(

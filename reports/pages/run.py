@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reports.document import Block, Figure, Figures, Report, Section, Table, Tone
-from reports.gate import exit_code
+from reports.document import Block, Figure, Figures, Report, Section, Table, Text, Tone
+from reports.gate import apart, exit_code
 from reports.pages.details import (
     TONES,
     configuration,
@@ -57,7 +57,8 @@ def verdict_of(run: RunFile) -> tuple[str, Tone]:
 
 
 def result_blocks(one: Reported) -> list[Block]:
-    blocks: list[Block] = [*warnings_of(one.run), figures(one)]
+    told = apart((result.expr, result.verdict) for result in one.run.sla)
+    blocks: list[Block] = [*([Text(told, lead=True)] if told else []), *warnings_of(one.run), figures(one)]
     if one.run.sla:
         blocks.append(sla_table(one.run.sla))
     counts = one.summary.requests

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from reports.checks import Check, GateResult
-from reports.render.gate import change_text
+from reports.render.gate import ORDER, change_text
 from reports.render.words import MISSING
 from reports.stored import Stored
 
@@ -13,8 +13,9 @@ COMMANDS = {"fail": "error", "inconclusive": "error", "warn": "warning"}
 
 
 def workflow_commands(result: GateResult) -> Iterator[str]:
-    """A line per check that did not pass. Inconclusive is an error too: the job does not pass either."""
-    for one in result.checks:
+    """A line per check that did not pass, those that failed first. Inconclusive is an error too: the job does not pass
+    either."""
+    for one in sorted(result.checks, key=lambda one: ORDER.index(one.verdict)):
         if one.verdict in COMMANDS:
             title = f"{one.metric} {one.limit}: {one.verdict}"
             yield f"::{COMMANDS[one.verdict]} title={_property(title)}::{_data(_message(one))}"

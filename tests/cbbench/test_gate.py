@@ -103,8 +103,44 @@ def test_a_budget_for_what_cannot_be_measured_is_inconclusive(cbbench: Call) -> 
     assert "tpot" not in by_default.out, "to the bit is all there is to ask"
 
 
-def test_inconclusive_outranks_failed(cbbench: Call, calm: str) -> None:
-    assert cbbench("gate", calm, "--sla", "p99_ttft_ms<=0.001", "--sla", "p999_ttft_ms<=500").code == 5
+MIXED = ("--sla", "p999_ttft_ms<=500", "--sla", "p99_ttft_ms<=0.001")
+
+
+def test_inconclusive_outranks_failed_and_every_output_tells_them_apart(
+    cbbench: Call, calm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exit code says 5: somebody may try again. That a bound has failed for good must not be lost."""
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    outcome = cbbench("gate", calm, *MIXED, "--junit", "junit.xml", "--github")
+    assert outcome.code == 5
+    told = "Failed: p99_ttft_sched_ms <= 0.001. Open: p999_ttft_sched_ms <= 500."
+    assert outcome.out.splitlines()[0].split() == ["INCONCLUSIVE", "1", "fail,", "1", "inconclusive"]
+    assert outcome.out.splitlines()[1].rstrip() == told
+    failed, still_open = [line for line in outcome.err.splitlines() if line.startswith("::")]
+    assert failed.startswith("::error title=p99_ttft_sched_ms <= 0.001%3A fail::")
+    assert still_open.startswith("::error title=p999_ttft_sched_ms <= 500%3A inconclusive::")
+    assert told.replace("<", "&lt;") in Path("summary.md").read_text()
+    (suite,) = ElementTree.parse("junit.xml").getroot()
+    ends = {case.get("name"): next(child for child in case if child.tag != "properties") for case in suite}
+    assert ends["p99_ttft_sched_ms <= 0.001"].tag == "failure"
+    assert ends["p999_ttft_sched_ms <= 500"].tag == "skipped"
+    assert str(ends["p999_ttft_sched_ms <= 500"].get("message")).startswith("inconclusive: ")
+    failure = '"verdict": "fail"'  # what docs/gates.md looks for before it tries again
+    assert failure in cbbench("gate", calm, *MIXED, "--json").out
+    assert failure not in cbbench("gate", calm, *MIXED[:2], "--json").out
+    shutil.copytree(calm, "other")
+    of_two = " ".join(cbbench("gate", calm, "other", *MIXED).out.split())
+    assert f"p99_ttft_sched_ms <= 0.001 ({calm}), p99_ttft_sched_ms <= 0.001 (other). Open:" in of_two
+
+
+def test_a_run_tells_what_failed_and_what_is_open(cbbench: Call, simulate: Call) -> None:
+    told = "Failed: p99_ttft_ms<=0.001. Open: p999_ttft_ms<=500."
+    run = simulate("both", "--rate", 4, "--num-requests", 50, *MIXED)
+    assert run.code == 5
+    assert told in " ".join(run.out.split()).split("output tok/s")[0]
+    page = cbbench("report", "both", "--format", "md").out
+    assert f"**{told.replace('<', '&lt;')}**" in page
+    assert "Failed:" not in simulate("failed", "--rate", 4, "--num-requests", 50, *MIXED[2:]).out
 
 
 def test_too_few_requests_say_how_many_it_takes(cbbench: Call, simulate: Call) -> None:
@@ -381,7 +417,6 @@ def test_aa_of_the_simulator_repeats_itself(cbbench: Call) -> None:
         (("--ab", "--json", ""), "--json"),
         (("--ab", "--engine simulatd", ""), "simulated"),
         (("--ab", "--no-such-flag", ""), "--no-such-flag"),
-        (("--aa", "--workload 'bus-stop"), "CONFIG: no closing quotation"),
         (("a", "b", "--pairs", 3), "--pairs"),
         (("--aa", "", "--budget", "tpot"), "--budget"),
     ],

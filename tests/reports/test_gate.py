@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reports.gate import RATES, SHARES, exit_code, parse, parse_all
+from reports.gate import RATES, SHARES, apart, exit_code, parse, parse_all
 from reports.judge import accepts, total_needed
 from reports.metrics import LATENCIES
 from reports.quantiles import quantile
@@ -269,6 +269,14 @@ def test_the_first_cause_in_the_order_decides(causes: tuple[str, ...]) -> None:
     validity = "invalid" if "invalid" in causes else "ok"
     found = exit_code(**flags, validity=validity, sla=sla)  # type: ignore[arg-type]
     assert found == (CODES[causes[0]] if causes else 0)
+
+
+def test_what_failed_and_what_is_open_is_told_where_there_are_both() -> None:
+    judged = [("a<=1", "fail"), ("b<=2", "pass"), ("c<=3", "inconclusive"), ("d<=4", "fail"), ("e<=5", "warn")]
+    assert apart(judged) == "Failed: a<=1, d<=4. Open: c<=3."
+    assert apart([one for one in judged if one[1] != "fail"]) is None
+    assert apart([one for one in judged if one[1] != "inconclusive"]) is None
+    assert apart([]) is None
 
 
 def test_a_slow_client_matters_only_to_an_sla() -> None:
