@@ -417,6 +417,7 @@ def test_aa_of_the_simulator_repeats_itself(cbbench: Call) -> None:
         (("--ab", "--json", ""), "--json"),
         (("--ab", "--engine simulatd", ""), "simulated"),
         (("--ab", "--no-such-flag", ""), "--no-such-flag"),
+        (("--aa", "--workload 'bus-stop"), "CONFIG: no closing quotation"),
         (("a", "b", "--pairs", 3), "--pairs"),
         (("--aa", "", "--budget", "tpot"), "--budget"),
     ],
