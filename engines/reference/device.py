@@ -11,6 +11,7 @@ the host wrote only until the copy out of it has run: that is what events are fo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -144,7 +145,7 @@ class CudaDevice:
     def __init__(self, device: torch.device, clock: Clock) -> None:
         self.main = _CudaStream(torch.cuda.current_stream(device), clock)
         self.side = _CudaStream(torch.cuda.Stream(device), clock)  # type: ignore[no-untyped-call]
-        self._capturing = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._capturing = _capturing_stream(device)
         self._graph_memory: Any = None  # one pool for all graphs: they replay one after another
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -164,6 +165,12 @@ class CudaDevice:
             work()
         self._graph_memory = self._graph_memory or graph.pool()
         return graph.replay
+
+
+@cache
+def _capturing_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all engines of a process: cuBLAS keeps a workspace for each stream that it has multiplied on."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class _CudaStream:
