@@ -1,4 +1,4 @@
-"""The tutorial says what the commands print: every line under a command stands in its output, in that order."""
+"""Documents say what their commands print: every line under a command stands in its output, in that order."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import pytest
 
 from tests.cbbench.conftest import Outcome
 
-TUTORIAL = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"```console\n(.*?)```", re.S)
 MAY_MISS = (0, 3, 5)  # exit codes: points of its sweeps miss their SLA, or are too short to tell
 
 
-def examples() -> list[tuple[list[str], list[str]]]:
+def examples(document: str) -> list[tuple[list[str], list[str]]]:
     """(arguments, lines expected) of every command."""
+    text = (DOCS / document).read_text(encoding="utf-8")
     found: list[tuple[list[str], list[str]]] = []
-    for body in BLOCK.findall(TUTORIAL):
+    for body in BLOCK.findall(text):
         for line in body.replace("\\\n", " ").splitlines():
             if line.startswith("$ cbbench "):
                 found.append((shlex.split(line)[2:], []))
@@ -33,12 +34,13 @@ def plain(line: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("document", ["tuning.md", "disaggregation.md"])
 def test_commands_print_what_it_says(
-    cbbench: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, no_fsync: None
+    cbbench: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, no_fsync: None, document: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    assert len(examples()) > 5
-    for arguments, expected in examples():
+    assert len(examples(document)) > 5
+    for arguments, expected in examples(document):
         outcome = cbbench(*arguments)
         assert outcome.code in MAY_MISS, outcome.err
         printed = iter(plain(line) for line in outcome.out.splitlines())

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from engines.base import RunRecord, SilentObserver
+from engines.base import Observer, RequestRow, RunRecord, SilentObserver
 from engines.scheduling.config import SchedulerConfig
-from engines.scheduling.ledger import check_identities
+from engines.scheduling.ledger import StepArray, check_identities
 from engines.scheduling.pair import PairConfig
 from engines.simulated.disaggregated import SimulatedPair
 from engines.simulated.law import DecodeTerms, GapTerms, MixedTerms, Origin, StepLaw
@@ -43,12 +44,18 @@ def pair(
     return SimulatedPair(PairConfig(first, second), law, 1e9, kv_bytes_per_token=block_ms * MS // BLOCK)
 
 
-def run(engine: SimulatedPair, lengths: Sequence[tuple[int, int]], at_ms: Sequence[float] | None = None) -> RunRecord:
+def run(
+    engine: SimulatedPair,
+    lengths: Sequence[tuple[int, int]],
+    at_ms: Sequence[float] | None = None,
+    observer: Observer | None = None,
+) -> RunRecord:
     """at_ms: when each request comes; None: all at once."""
     prompts, outputs = zip(*lengths, strict=True)
     arrivals = np.arange(len(prompts)) if at_ms is None else np.array(at_ms)
     plan = RequestPlan.of(prompts, outputs, arrivals_ugap=np.round(arrivals * UGAP).astype(np.int64))
-    return engine.run(plan, Pacing(plan.arrivals_ugap, rate_per_s=None if at_ms is None else 1000.0), SilentObserver())
+    pacing = Pacing(plan.arrivals_ugap, rate_per_s=None if at_ms is None else 1000.0)
+    return engine.run(plan, pacing, observer or SilentObserver())
 
 
 def rows(record: RunRecord) -> list[tuple[int, int, float, float]]:
@@ -87,6 +94,32 @@ def test_steps_run_beside_each_other_and_are_told_in_the_order_of_their_launch()
     assert events_ms(record, 1) == pytest.approx([10.0, 48.4])
     assert [one[:2] for one in rows(record)] == [(0, 1), (1, 2), (0, 3), (1, 4), (1, 5), (1, 6), (1, 7)]
     assert record.steps["step"].tolist() == list(range(1, 8))
+
+
+class Reader(SilentObserver):
+    """Reads as a crash would leave it: a request's tokens must not point at steps that are not there yet."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.ended: list[int] = []
+
+    def steps_recorded(self, steps: StepArray) -> None:
+        self.steps += steps["step"].tolist()
+
+    def request_ended(self, row: RequestRow, events: NDArray[np.uint32]) -> None:
+        assert events.max(initial=0) <= len(self.steps)
+        self.ended.append(row.i)
+
+
+def test_who_ends_beside_an_earlier_step_is_told_when_that_has_ended() -> None:
+    """Request 0 gets its last token in step 4, while a prompt of 400 tokens still takes step 3 on the other side."""
+    observer = Reader()
+    long = {"max_num_batched_tokens": 400, "max_model_len": 500, "kv_blocks": 200}
+    record = run(pair(long, long), [(4, 3), (400, 2)], at_ms=[0, 4], observer=observer)
+    assert rows(record)[2:4] == [(0, 3, 4.0, 45.0), (1, 4, 14.4, 25.4)]
+    assert observer.steps == list(range(1, len(record.steps) + 1))
+    assert observer.ended == [row.i for row in record.rows] == [0, 1]
+    assert record.rows[0].end == round(25.4 * MS)
 
 
 def test_a_single_output_token_needs_no_decode_instance() -> None:
