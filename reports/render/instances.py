@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rich.table import Table
 from rich.text import Text
 
+from reports.render.fitting import Table
 from reports.render.words import number, share
 from reports.schema import Summary, Transfers
 

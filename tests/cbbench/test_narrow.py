@@ -49,6 +49,10 @@ def test_run_and_report(cbbench: Call, width: int) -> None:
     readable(cbbench("report", "one", "--percentiles", "50,75,90,95,99,99.9"), width, *latencies("one", "p95", "p999"))
 
 
+def test_instances(cbbench: Call, width: int) -> None:
+    readable(cbbench("run", *WORK, "--disaggregate", "--max-num-seqs", 8, "-o", "two"), width)
+
+
 def test_sweep(cbbench: Call, width: int) -> None:
     grid = ("sweep", "max-num-seqs,max-num-batched-tokens", "--values", "8,256", "--values", "256,16384")
     outcome = cbbench(*grid, *WORK, *SLAS, "-o", "swept")
