@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from engines.reference.model.config import SHAPES
 from engines.reference.staging import Staging
 from engines.reference.swap import HostPool
 from engines.scheduling.plan import StepPlan
-from tests.engines.reference.fake_device import FakeDevice
+from tests.engines.reference.fake_device import FakeDevice, FakeStream
 
 
 def _moves(out: list[tuple[int, int]], back: list[tuple[int, int]]) -> StepPlan:
@@ -100,6 +102,35 @@ def test_pinned_memory_is_taken_in_pieces_that_waste_little() -> None:
     upload = torch.from_numpy
     host.carry_out(_moves([(1 + i, i) for i in range(33)], []), upload)
     host.carry_out(_moves([], [(i, 33 - i) for i in range(33)]), upload)
+    device.main.synchronize()
+    device.side.synchronize()
+    assert torch.equal(pool.layers[:, 1:], before[:, 1:].flip(1))
+
+
+def test_no_more_is_on_its_way_than_there_is_room_for() -> None:
+    """A long request's blocks, out and in again, on a device that copies nothing before it has to."""
+    pool = KVPool(SHAPES["tiny"], 33, 4, dtype=torch.float32, device=torch.device("cpu"))
+    pool.layers.copy_(torch.randn(pool.layers.shape))
+    before = pool.layers.clone()
+    device = FakeDevice(VirtualClock())
+    host = HostPool(pool, 33, device, crossing_bytes=8 * before[:, 0].nbytes)
+    crossing: list[None] = []  # a block each, that no copy has been made of
+    most: list[int] = []
+
+    class Counting(FakeStream):
+        def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+            most.append(shape[0] + len(crossing))
+            return super().empty(shape, dtype)
+
+        def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+            super().copy(target, source)
+            crossing.append(None)
+            self.run(crossing.pop)
+
+    device.main, device.side = Counting(device), Counting(device)
+    host.carry_out(_moves([(1 + i, i) for i in range(33)], []), torch.from_numpy)
+    assert max(most) == 8
+    host.carry_out(_moves([], [(i, 33 - i) for i in range(33)]), torch.from_numpy)
     device.main.synchronize()
     device.side.synchronize()
     assert torch.equal(pool.layers[:, 1:], before[:, 1:].flip(1))
