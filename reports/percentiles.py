@@ -26,8 +26,8 @@ class Percentiles:
 
     @property
     def names(self) -> list[str]:
-        """p50, p99.9"""
-        return [f"p{one:g}" for one in self.asked]
+        """p50, p99.9; in full, or 99.9999999 would be p100"""
+        return [f"p{np.format_float_positional(one, trim='-')}" for one in self.asked]
 
 
 def parse_percentiles(text: str) -> tuple[float, ...]:

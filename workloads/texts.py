@@ -110,8 +110,9 @@ class Texts:
 
 
 def canonical(content: Content) -> bytes:
-    """One spelling of it. Raises UnicodeEncodeError for half a character, which JSON can hold and no server takes."""
-    return json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+    """One spelling of it. Raises UnicodeEncodeError for half a character, which JSON can hold and no server takes, and
+    ValueError for a number that Python reads and JSON cannot hold."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
 
 
 def field_of(content: Content) -> str:
@@ -141,6 +142,8 @@ def content_of(path: Path, line: int, row: dict[str, Any]) -> Content:
         canonical(content)
     except UnicodeEncodeError:
         refuse(path, line, f"{field_of(content)}: half of a surrogate pair, which is no character")
+    except ValueError:
+        refuse(path, line, f"{field_of(content)}: NaN or Infinity, which are no JSON")
     return content
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from reports.metrics import LATENCIES, request_times
-from reports.percentiles import MOST, STORED, parse_percentiles, percentiles
+from reports.percentiles import MOST, STORED, Percentiles, parse_percentiles, percentiles
 from reports.summary import completed_run
 from tests.reports.factory import header, record, row
 
@@ -33,6 +33,14 @@ def test_any_percentile_is_that_of_numpy_and_the_stored_ones_are_those_of_the_su
     for name in LATENCIES:
         worked_out = percentiles(run.summary, times, (*kept, 42.0)).values[name][: len(kept)]
         assert worked_out == pytest.approx(percentiles(run.summary, None, kept).values[name]), name
+
+
+def test_none_is_called_the_hundredth() -> None:
+    assert Percentiles(parse_percentiles("99.9999999,99.99999999,0.00001"), {}).names == [
+        "p0.00001",
+        "p99.9999999",
+        "p99.99999999",
+    ]
 
 
 def test_a_summary_alone_has_no_others() -> None:

@@ -79,6 +79,7 @@ def test_gzip_too(tmp_path: Path) -> None:
         ({"prompt": {"a": 1}}, "prompt must be a string, got an object"),
         ({"prompt": 5}, "prompt must be a string, got a number"),
         ('{"prompt": "\\ud800"}', "prompt: half of a surrogate pair"),
+        ('{"messages": [{"role": "user", "content": "a", "weight": NaN}]}', "messages: NaN or Infinity"),
         ({"messages": []}, "messages must be a list of messages, got an empty list"),
         ({"messages": "hi"}, "messages must be a list of messages, got a string"),
         ({"messages": ["hi"]}, "messages[0] must be an object"),
