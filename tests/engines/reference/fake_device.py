@@ -142,7 +142,7 @@ class FakeStream:
         assert given is None or self in given.streams, "another stream's memory, which may be somebody else's by then"
 
     def event(self, *, timed: bool = False) -> FakeEvent:
-        return FakeEvent(self)
+        return FakeEvent(self, timed=timed)
 
     def wait(self, event: FakeEvent) -> None:
         reach = event.reach_now()
@@ -160,8 +160,9 @@ class FakeStream:
 
 
 class FakeEvent:
-    def __init__(self, stream: FakeStream) -> None:
+    def __init__(self, stream: FakeStream, *, timed: bool) -> None:
         self._stream = stream
+        self._timed = timed
         self._mark: list[int] | None = None  # of the last recording: empty until passed, then its time
 
     def record(self) -> None:
@@ -189,6 +190,8 @@ class FakeEvent:
         return self._stream.device.clock.now_ns()
 
     def ns_since(self, earlier: FakeEvent) -> int:
+        assert self._timed, "only an event that was asked to keeps its time"
+        assert earlier._timed, "only an event that was asked to keeps its time"
         (end_ns,), (begin_ns,) = self._mark or [], earlier._mark or []  # one that has not passed has no time
         return end_ns - begin_ns
 
