@@ -47,15 +47,16 @@ class Groups:
         return self._split(np.searchsorted(edges, self._times.prompt_tokens), names)
 
     def by_stage(self, rate_schedule: str | None) -> dict[str, Group]:
-        """By the stage in which a request was scheduled; rates are over the time that the stage was."""
+        """By the stage in which a request was scheduled; but the rates are of what ended within its time, over that
+        time: a queue that a stage leaves behind is served in the next."""
         if rate_schedule is None:
             return {}
         rates = RateSchedule.parse(rate_schedule)
-        stage = rates.stage_of(self._times.scheduled_ns / NS)
+        stage, ended = (rates.stage_of(at / NS) for at in (self._times.scheduled_ns, self._times.end_ns))
         last_s = (int(self._times.scheduled_ns.min()) if len(self._times) else 0) / NS + self._window_s
         begins_s = np.minimum(rates.starts_s, last_s)
         lasted_s = np.diff(np.append(begins_s, last_s)).tolist()
-        return self._split(stage, rates.names, lasted_s)
+        return self._split(stage, rates.names, ended, lasted_s)
 
     def service_gap_tokens(self) -> float | None:
         if len(self._tenants) < 2:
@@ -63,27 +64,37 @@ class Groups:
         return service_gap_tokens(self._record, self._tenant_of_row, len(self._tenants))
 
     def _split(
-        self, which: IntColumn, names: Sequence[str], windows_s: Sequence[float] | None = None
+        self,
+        which: IntColumn,
+        names: Sequence[str],
+        served: IntColumn | None = None,
+        windows_s: Sequence[float] | None = None,
     ) -> dict[str, Group]:
-        """windows_s: what the rates of each part are over, where it is not the run."""
+        """which: the part that a request belongs to; served: in whose rates it counts, where it is not the same.
+
+        windows_s: what the rates of each part are over, where it is not the run.
+        """
+        served = which if served is None else served
         counts = np.bincount(which, minlength=len(names))
         if np.count_nonzero(counts) < 2:
             return {}
         windows_s = windows_s or [self._window_s] * len(names)
         return {
-            name: self._group(which == index, windows_s[index]) for index, name in enumerate(names) if counts[index]
+            name: self._group(which == index, served == index, windows_s[index])
+            for index, name in enumerate(names)
+            if counts[index]
         }
 
-    def _group(self, members: BoolArray, window_s: float) -> Group:
+    def _group(self, members: BoolArray, served: BoolArray, window_s: float) -> Group:
         times = self._times
-        completed = times.completed & members
+        served = times.completed & served
         waited = self._waited_ms[members]
         return Group(
             requests=int(members.sum()),
-            completed=int(completed.sum()),
+            completed=int((times.completed & members).sum()),
             failed=int((times.failed & members).sum()),
-            request_per_s=int(completed.sum()) / window_s if window_s > 0 else None,
-            output_token_per_s=int(times.output_tokens[completed].sum()) / window_s if window_s > 0 else None,
+            request_per_s=int(served.sum()) / window_s if window_s > 0 else None,
+            output_token_per_s=int(times.output_tokens[served].sum()) / window_s if window_s > 0 else None,
             latency=GroupLatency(**{name: distribution(times.latency(name)[members]) for name in PER_REQUEST}),
             max_wait_ms=None if np.isnan(waited).all() else float(np.nanmax(waited)),
             preemptions=int(self._preemptions[members].sum()),

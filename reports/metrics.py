@@ -219,8 +219,8 @@ _DEFINITIONS = {
     ),
     "by_tenant": (
         "The same numbers for each tenant (by_priority, by_prompt_bucket, by_stage: likewise), empty unless there are "
-        "two or more; rates are over the window of the whole run (of a stage: over its own), preemptions are how often "
-        "its requests lost their KV."
+        "two or more; rates are over the window of the whole run (of a stage: of what ended within its time, over that "
+        "time), preemptions are how often its requests lost their KV."
     ),
     "by_tenant.max_wait_ms": (
         "Longest wait for a first seat, from submission; where seats are not seen, from sending to the first token. A "

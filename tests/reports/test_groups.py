@@ -79,6 +79,13 @@ def test_stages_of_the_rate_by_when_a_request_was_due() -> None:
     assert stages["2: 4 for 0.5s"].request_per_s == pytest.approx(2 / 0.5)
     assert stages["2: 4 for 0.5s"].output_token_per_s == pytest.approx(4 / 0.5)
     assert stages["then 4"].request_per_s == pytest.approx(1 / 0.23)
+    late = [
+        row(0, [10, 30]),
+        *(row(i, [600, 610 + 100 * i], scheduled_ms=400) for i in (1, 2)),
+        row(3, [710, 720], scheduled_ms=600),
+    ]
+    queued = summarize(record(late), run).by_stage["1: 2 for 0.5s"]
+    assert (queued.completed, queued.request_per_s) == (3, pytest.approx(1 / 0.5)), "two of them ended after it"
     assert summarize(record(rows), header(rate_per_s=3.0)).by_stage == {}
     assert summarize(record([], planned=2), run).by_stage == {}
 
