@@ -11,7 +11,6 @@ the host wrote only until the copy out of it has run: that is what events are fo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -145,7 +144,9 @@ class CudaDevice:
     def __init__(self, device: torch.device, clock: Clock) -> None:
         self.main = _CudaStream(torch.cuda.current_stream(device), clock)
         self.side = _CudaStream(torch.cuda.Stream(device), clock)  # type: ignore[no-untyped-call]
-        self._capturing = _capturing_stream(device)
+        # Of its own: cuBLAS has a workspace for each stream, and a graph keeps that of the stream it was captured on. Two
+        # engines beside each other must not share one.
+        self._capturing = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._graph_memory: Any = None  # one pool for all graphs: they replay one after another
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -165,12 +166,6 @@ class CudaDevice:
             work()
         self._graph_memory = self._graph_memory or graph.pool()
         return graph.replay
-
-
-@cache
-def _capturing_stream(device: torch.device) -> torch.cuda.Stream:
-    """One for all engines of a process: cuBLAS keeps a workspace for each stream that it has multiplied on."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class _CudaStream:
