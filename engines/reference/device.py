@@ -144,8 +144,8 @@ class CudaDevice:
     def __init__(self, device: torch.device, clock: Clock) -> None:
         self.main = _CudaStream(torch.cuda.current_stream(device), clock)
         self.side = _CudaStream(torch.cuda.Stream(device), clock)  # type: ignore[no-untyped-call]
-        # Of its own: cuBLAS has a workspace for each stream, and a graph keeps that of the stream it was captured on. Two
-        # engines beside each other must not share one.
+        # Of its own: cuBLAS has a workspace for each stream, a graph keeps that of the stream it was captured on, and
+        # two engines beside each other must not share one.
         self._capturing = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._graph_memory: Any = None  # one pool for all graphs: they replay one after another
 
