@@ -202,13 +202,16 @@ def build_config(given: Mapping[str, Any]) -> RunConfig:
 
 
 def _with_plain_rate(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A rate that does not change as a number, however it was written: a setting has one name."""
+    """A rate that does not change as a number, and stages in one spelling, however they were written: a setting has one
+    name."""
     rate = given.get("rate")
+    if not isinstance(rate, str):
+        return dict(given)
     try:
-        plain = read_rate(rate) if isinstance(rate, str) else rate
+        plain = read_rate(rate)
     except ValueError as error:
         raise UsageError(f"--rate: {error}") from None
-    return {**given, "rate": plain} if isinstance(plain, float) else dict(given)
+    return {**given, "rate": plain if isinstance(plain, float) else str(plain)}
 
 
 def explain_validation(error: msgspec.ValidationError, given: Mapping[str, Any]) -> tuple[str, str]:

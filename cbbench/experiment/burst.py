@@ -9,7 +9,7 @@ import msgspec
 
 from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.run import measure
-from cbbench.experiment.servers import Benches
+from cbbench.experiment.servers import Benches, work_of_run
 from reports.files import FolderError
 from reports.folder import discard, read_run
 
@@ -22,7 +22,7 @@ def burst_capacity(base: RunConfig, benches: Benches, folder: Path) -> float | N
     place = folder / FOLDER
     try:
         run = read_run(place)
-        usable = run.summary is not None and not run.interrupted and benches.same_work(base, run.workload.sha256)
+        usable = run.summary is not None and not run.interrupted and benches.same_work(base, work_of_run(run))
     except FolderError:
         usable = False
     if not usable:

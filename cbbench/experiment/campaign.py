@@ -18,7 +18,7 @@ from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.bench import Bench, criteria_of
 from cbbench.experiment.pace import Pace, in_words
 from cbbench.experiment.run import measure
-from cbbench.experiment.servers import Benches, work_of
+from cbbench.experiment.servers import Benches, work_of, work_of_run
 from cbbench.experiment.targets import Setting, Sweep, Target
 from engines.base import EngineError
 from reports.curves import SWEEP, point_of, read_sweep, short_label, write_sweep
@@ -135,7 +135,7 @@ class Campaign:
         target = self._sweep.target(point.values, point.repeat)
         if target.config is not None and point.config_sha256 == target.config_sha256:
             result = rebuild(self.folder / point.folder, criteria_of(target.config))
-            if self.benches.same_work(target.config, result.workload.sha256):
+            if self.benches.same_work(target.config, work_of_run(result)):
                 return self._point(target, result, point.max_over_mean)
         raise UsageError(
             f"--output: {self.folder} has a point {short_label(point.values)} that was measured with other settings; "

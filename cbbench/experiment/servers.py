@@ -11,7 +11,10 @@ import msgspec
 
 from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.bench import Bench
+from reports.schema import RunFile
+from workloads.plan import RequestPlan
 
+Work = tuple[str, str | None]  # the hash of a plan, and that of what its prompts say where a file has them
 Place = tuple[Bench, RunConfig]  # where a point is measured, and with which settings
 WORK = ("workload", "tenants", "num_requests", "arrival", "seed", "max_model_len", "misfit")  # what makes a plan
 
@@ -21,8 +24,8 @@ class Benches(Protocol):
         """Of the requests that a point of this config asks; None until there is a server to ask for its context."""
         ...
 
-    def same_work(self, config: RunConfig, sha256: str) -> bool:
-        """Whether that plan is what a point of this config asks, or what others of the same settings asked before."""
+    def same_work(self, config: RunConfig, done: Work) -> bool:
+        """Whether that work is what a point of this config asks, or what others of the same settings asked before."""
         ...
 
     def at(self, config: RunConfig, fill: Mapping[str, str], log: Path) -> AbstractContextManager[Place]: ...
@@ -31,16 +34,19 @@ class Benches(Protocol):
 class OneBench:
     def __init__(self, base: RunConfig) -> None:
         self.bench = Bench(base)
-        self._known: dict[tuple[object, ...], str] = {}
+        self._known: dict[tuple[object, ...], Work] = {}
 
     def plan_sha256(self, config: RunConfig) -> str | None:
-        work = work_of(config)
-        if work not in self._known:
-            self._known[work] = self.bench.plan(config).sha256
-        return self._known[work]
+        return self._work(config)[0]
 
-    def same_work(self, config: RunConfig, sha256: str) -> bool:
-        return self.plan_sha256(config) == sha256
+    def same_work(self, config: RunConfig, done: Work) -> bool:
+        return self._work(config) == done
+
+    def _work(self, config: RunConfig) -> Work:
+        settings = work_of(config)
+        if settings not in self._known:
+            self._known[settings] = work_of_plan(self.bench.plan(config))
+        return self._known[settings]
 
     def at(self, config: RunConfig, fill: Mapping[str, str], log: Path) -> AbstractContextManager[Place]:
         return nullcontext((self.bench, config))
@@ -48,19 +54,19 @@ class OneBench:
 
 class BenchPerPoint:
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], str] = {}
+        self._known: dict[tuple[object, ...], Work] = {}
 
     def plan_sha256(self, config: RunConfig) -> str | None:
-        return self._known.get(work_of(config))
+        return known[0] if (known := self._known.get(work_of(config))) is not None else None
 
-    def same_work(self, config: RunConfig, sha256: str) -> bool:
-        return self._known.setdefault(work_of(config), sha256) == sha256
+    def same_work(self, config: RunConfig, done: Work) -> bool:
+        return self._known.setdefault(work_of(config), done) == done
 
     @contextmanager
     def at(self, config: RunConfig, fill: Mapping[str, str], log: Path) -> Iterator[Place]:
         with server_for(config, fill, log) as served:
             bench = Bench(served)
-            if not self.same_work(config, bench.plan(served).sha256):
+            if not self.same_work(config, work_of_plan(bench.plan(served))):
                 context = bench.kind.context_tokens(served)
                 raise UsageError(
                     f"this server's context of {context} tokens makes other requests than the points before, so that "
@@ -72,6 +78,15 @@ class BenchPerPoint:
 def work_of(config: RunConfig) -> tuple[object, ...]:
     """What decides about the plan, beside the context of a model or server."""
     return tuple(getattr(config, name) for name in WORK)
+
+
+def work_of_plan(plan: RequestPlan) -> Work:
+    return plan.sha256, None if plan.texts is None else plan.texts.sha256
+
+
+def work_of_run(run: RunFile) -> Work:
+    workload = run.workload
+    return workload.sha256, None if workload.prompts is None else workload.prompts.sha256
 
 
 @contextmanager

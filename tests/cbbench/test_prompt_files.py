@@ -104,6 +104,16 @@ def test_a_sweep_from_the_file_of_settings(cbbench: Call) -> None:
     assert len({run.workload.prompts.sha256 for run in runs if run.workload.prompts}) == 1
 
 
+def test_a_sweep_does_not_go_on_with_other_prompts_of_the_same_lengths(cbbench: Call, prompts: Path) -> None:
+    sweep = ("sweep", "max-num-seqs", *OURS, "--workload", "prompts.jsonl", "-o", "out", "--values")
+    assert cbbench(*sweep, "1").code == 0
+    assert cbbench(*sweep, "1,2").code == 0
+    prompts.write_text(prompts.read_text().replace("joke", "tale"))
+    outcome = cbbench(*sweep, "1,2,4")
+    assert outcome.code == 2
+    assert "a point 1 that was measured with other settings" in outcome.error_line
+
+
 def test_the_simulator_reads_them_with_the_tokenizer_of_its_model(cbbench: Call) -> None:
     simulated = ("run", "--engine", "simulated", "--hardware", "h100", "--workload", "prompts.jsonl")
     assert cbbench(*simulated, "--model", "tiny", "--max-model-len", 128, "-o", "out").code == 0

@@ -140,6 +140,12 @@ def test_a_rate_with_stages_is_no_value_of_a_sweep(cbbench: Call) -> None:
     assert "--values: rate takes numbers" in outcome.error_line
 
 
+def test_one_schedule_is_one_setting_however_it_is_written() -> None:
+    spellings = ("2 for 1m,8 for 60 s, 2.0", "2 for 60s, 8 for 60.0s, 2..2 for 5s", "2 for 60s, 8 for 60s, 2")
+    first, other, last = (build_config({"rate": rate}).config_hash() for rate in spellings)
+    assert first == last != other
+
+
 def test_how_long_it_takes_is_known_before() -> None:
     def lasts_s(**given: Any) -> float:
         return schedule_s(build_config({"url": "http://127.0.0.1:9", **given}))
