@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cbbench.config import build_config
 from cbbench.experiment.bench import Bench, criteria_of, describe_workload
+from cbbench.validation import build_config
 from engines.base import SilentObserver
 from reports.schema import RunFile
 from reports.summary import completed_run

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from cbbench.config import ENGINE_SETTINGS, RunConfig, UsageError, explain_validation
+from cbbench.config import ENGINE_SETTINGS, RunConfig, UsageError
+from cbbench.validation import explain_validation
 from workloads.rates import RateSchedule, read_rate
 from workloads.spec import suggestions
 

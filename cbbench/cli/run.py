@@ -20,8 +20,8 @@ def command(percentiles: Annotated[str | None, PERCENTILES] = None, **given: Any
 
     cbbench run --engine simulated --hardware h100 --model llama-3.1-8b --rate 6 --num-requests 400
     """
-    from cbbench.config import build_config
     from cbbench.experiment.run import run
     from cbbench.settings import gather
+    from cbbench.validation import build_config
 
     return run(build_config(gather("run", given)), asked(percentiles))

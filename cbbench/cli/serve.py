@@ -58,8 +58,8 @@ def command(
     **given: Any,
 ) -> int:
     """Serve the engine over HTTP like OpenAI: completions, chats, models, health and Prometheus metrics."""
-    from cbbench.config import build_config
     from cbbench.settings import gather
+    from cbbench.validation import build_config
     from engines.serve.server import bind
 
     config = build_config({key: value for key, value in gather("serve", given).items() if key in _SETTINGS})

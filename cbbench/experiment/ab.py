@@ -14,11 +14,12 @@ from typing import Any
 
 import msgspec
 
-from cbbench.config import RunConfig, UsageError, build_config, flag
+from cbbench.config import RunConfig, UsageError, flag
 from cbbench.experiment.bench import Bench
 from cbbench.experiment.gate import Outputs, parsed_budgets, write
 from cbbench.experiment.run import default_folder, measure
 from cbbench.settings import gather
+from cbbench.validation import build_config
 from reports.budgets import DEFAULTS
 from reports.checks import Check, CheckVerdict, gate_result
 from reports.folder import read_record

@@ -17,7 +17,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from cbbench.config import FIELDS, RunConfig, UsageError, explain_validation
+from cbbench.config import FIELDS, RunConfig, UsageError
+from cbbench.validation import explain_validation
 from reports.sweep_schema import Value
 
 ONCE = "is loaded once for all points; `cbbench compare --ab` measures two of them in turns"

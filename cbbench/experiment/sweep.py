@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from cbbench.config import RunConfig, UsageError, build_config
+from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.adaptive import Round, Search, next_round
 from cbbench.experiment.bounds import Bounds, bounds_of_plan, bounds_of_rate, parse_between
 from cbbench.experiment.burst import burst_capacity
@@ -19,6 +19,7 @@ from cbbench.experiment.knobs import check, field_of, is_servers_own, kind_of, p
 from cbbench.experiment.run import default_folder
 from cbbench.experiment.servers import Benches, BenchPerPoint, OneBench
 from cbbench.experiment.targets import Setting, Sweep
+from cbbench.validation import build_config
 from reports.curves import latency_of_knee, merge
 from reports.gate import exit_code
 from reports.recommend import OTHER_WORK, unmeasured_bounds

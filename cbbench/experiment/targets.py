@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from cbbench.config import RunConfig, UsageError, build_config
+from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.knobs import field_of, fill_of, is_servers_own
+from cbbench.validation import build_config
 from engines.base import EngineError
 from reports.curves import label_of, short_label
 from reports.sweep_schema import Value

@@ -10,9 +10,10 @@ from typing import Any, Literal
 import msgspec
 from rich.console import Console
 
-from cbbench.config import RunConfig, UsageError, build_config
+from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.bench import Bench
 from cbbench.experiment.run import default_folder, measure
+from cbbench.validation import build_config
 from engines.base import EngineError
 from reports.curves import point_of
 from reports.files import write_whole

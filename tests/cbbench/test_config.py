@@ -7,7 +7,8 @@ import re
 import pytest
 
 from cbbench.cli.options import RUN_OPTIONS
-from cbbench.config import FIELDS, UsageError, build_config, choices
+from cbbench.config import FIELDS, UsageError
+from cbbench.validation import build_config, choices
 from engines.base import EngineError
 
 

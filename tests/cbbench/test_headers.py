@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cbbench.config import build_config
+from cbbench.validation import build_config
 from tests.cbbench.conftest import Outcome
 from tests.wire.fake import FakeServer
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cbbench.config import build_config
 from cbbench.experiment.pace import schedule_s
+from cbbench.validation import build_config
 from reports.folder import read_record, read_run
 from tests.cbbench.conftest import Outcome
 from tests.wire.fake import FakeServer

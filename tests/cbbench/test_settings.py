@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cbbench.config import UsageError, build_config
+from cbbench.config import UsageError
 from cbbench.settings import gather, read_config_files
+from cbbench.validation import build_config
 
 
 @pytest.fixture(autouse=True)
