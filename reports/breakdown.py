@@ -96,6 +96,7 @@ def breakdown(record: RunRecord) -> Breakdown:
     }
     asked, arrived = (record.column_ns(name)[row] for name in ("transfer_asked", "transfer_ended"))
     went = seen & (asked != MISSING) & (arrived != MISSING)
+    asked, arrived = np.minimum(asked, last), np.minimum(arrived, last)  # it may go for an EOS alone: no output
     handover, transfer = np.where(went, asked - first, 0), np.where(went, arrived - asked, 0)
     after = {
         "handover": handover,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import numpy as np
 import pytest
 
@@ -49,6 +52,17 @@ def test_parts_as_on_paper() -> None:
     first = np.argsort(PAPER.column("i")[parts.row])
     in_ms = {name: (column[first] / MS).tolist() for name, column in parts.e2el_ns().items()}
     assert in_ms == {"prefill": [3.8, 3.8], "transfer": [10, 14], "decode": [23, 19]}
+
+
+def test_parts_of_who_has_no_token_after_its_kv_went() -> None:
+    """An EOS right behind the first token is no output: the request's time ends with its first token."""
+    rows = [
+        msgspec.structs.replace(row, last=row.first, output_tokens=1, events=1, finish_reason="stop")
+        for row in PAPER.rows
+    ]
+    parts = breakdown(replace(PAPER, rows=rows))
+    in_ms = {name: (column / MS).tolist() for name, column in parts.e2el_ns().items()}
+    assert in_ms == {"prefill": [3.8, 3.8]}
 
 
 def test_parts_add_up_where_there_is_pressure() -> None:
