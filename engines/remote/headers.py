@@ -79,7 +79,15 @@ def hide(text: str, headers: Iterable[tuple[str, str]]) -> str:
         for secret in (value, value.partition(" ")[2]):  # a key may stand behind its kind, as in "Bearer KEY"
             if len(secret) >= _LEAST_HIDDEN:
                 for spelling in (secret, json.dumps(secret, ensure_ascii=False)[1:-1], json.dumps(secret)[1:-1]):
-                    text = text.replace(spelling, HIDDEN)
+                    text = _without_beginning(text.replace(spelling, HIDDEN), spelling)
+    return text
+
+
+def _without_beginning(text: str, secret: str) -> str:
+    """Of a text that is cut somewhere, which may be within the secret."""
+    for length in range(min(len(secret) - 1, len(text)), _LEAST_HIDDEN - 1, -1):
+        if text.endswith(secret[:length]):
+            return text[:-length] + HIDDEN
     return text
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from engines.base import EngineError
+from engines.remote.answer import BODY_HEAD_BYTES
 from engines.remote.config import RemoteConfig
 from engines.remote.engine import RemoteEngine
 from tests.wire.driving import Watching, load
@@ -100,6 +101,16 @@ def test_a_gateway_that_repeats_what_it_refuses() -> None:
         load(server, warmup_requests=1, headers=(("Authorization", f"Bearer {secret}"),))
     assert "the API key is wrong" in str(caught.value)
     assert secret not in str(caught.value)
+
+
+def test_a_long_answer_that_is_cut_within_it() -> None:
+    secret = "s3cr3t-" * 20
+    said = b"x" * (BODY_HEAD_BYTES - 70) + secret.encode()
+    with FakeServer(lambda call: call.send(plain("500 Internal Server Error", said))) as server:
+        row = load(server, headers=(("X-Api-Key", secret),)).row
+    assert row.error is not None
+    assert row.error.endswith("x***")
+    assert "s3cr3t" not in row.error
 
 
 def test_a_gateway_that_repeats_it_in_json() -> None:
