@@ -21,7 +21,7 @@ from cbbench.experiment.pools import (
     refuse_what_never_fits_a_pair,
 )
 from engines.base import Engine
-from engines.remote.headers import parse_headers
+from engines.remote.headers import checked_value, parse_headers
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.pair import PairConfig
 from engines.scheduling.request import Sampling
@@ -235,7 +235,7 @@ class OpenAI:
                 url=config.url,
                 api=config.api,
                 model=config.model if config.model != RunConfig().model else None,
-                api_key=os.environ.get(API_KEY_VARIABLE),  # not a flag: run.json keeps the command line
+                api_key=_api_key(),
                 headers=parse_headers(config.header),
                 ca_file=config.ca_file,
                 prompt_form=config.prompt_form,
@@ -252,6 +252,15 @@ class OpenAI:
                 metrics_url=config.metrics_url,
             )
         )
+
+
+def _api_key() -> str | None:
+    """Not a flag: run.json keeps the command line. UsageError for what no header can hold."""
+    key = os.environ.get(API_KEY_VARIABLE, "").strip()  # out of a file it often has a line's end
+    try:
+        return checked_value(API_KEY_VARIABLE, key) if key else None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def kind_of(config: RunConfig) -> Kind:

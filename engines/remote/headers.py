@@ -39,11 +39,12 @@ def parse_headers(texts: Sequence[str]) -> Headers:
             raise ValueError(f"{name} is for cbbench to set: the measurement depends on it")
         if name.lower() in (other.lower() for other, _ in headers):
             raise ValueError(f"{name} is there twice; want each name once")
-        headers.append((name, _checked(name, value)))
+        headers.append((name, checked_value(name, value)))
     return tuple(headers)
 
 
-def _checked(name: str, value: str) -> str:
+def checked_value(name: str, value: str) -> str:
+    """Raises ValueError in one line that never shows it."""
     if not value:
         raise ValueError(f"{name} has no value; want 'Name: value'")
     if _CONTROL.search(value):

@@ -59,6 +59,31 @@ def test_a_sweep_sends_them_at_every_point(as_a_process: Call, own_folder: Path)
     assert not files_with("from-the-file", own_folder / "out")
 
 
+@pytest.mark.parametrize("key", [f"{SECRET}\n", f" {SECRET}\t"])
+def test_a_key_may_have_a_line_end(as_a_process: Call, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """As it is read out of a file."""
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with FakeServer() as server:
+        assert as_a_process("run", "--url", server.url, *LOAD).code == 0
+    assert all(f"\r\nAuthorization: Bearer {SECRET}\r\n" in head for head in server.heads + server.get_heads)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"), [(f"{SECRET}\r\nX-B: 1", "has a line break"), (f"{SECRET}\N{SNOWMAN}", "not latin-1")]
+)
+def test_a_key_that_no_header_holds_is_not_shown(
+    as_a_process: Call, monkeypatch: pytest.MonkeyPatch, key: str, words: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with FakeServer() as server:
+        outcome = as_a_process("run", "--url", server.url, *LOAD, "--debug")
+    assert outcome.code == 2
+    assert "the value of OPENAI_API_KEY" in outcome.err
+    assert words in outcome.err
+    assert SECRET not in outcome.out + outcome.err
+    assert not server.heads
+
+
 def test_two_settings_measured_in_turns_write_none_down(as_a_process: Call, own_folder: Path) -> None:
     """Each of them is a command line within a word of the command line."""
     with FakeServer() as server:
