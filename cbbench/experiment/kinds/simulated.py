@@ -1,0 +1,70 @@
+"""The simulator: our scheduler on a virtual clock, on one instance or on two."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cbbench.config import RunConfig, UsageError
+from cbbench.experiment.kinds.schedulers import info_of, pair_of, scheduler_of
+from cbbench.experiment.pools import blocks_for_every_seat, refuse_what_never_fits, refuse_what_never_fits_a_pair
+from engines.base import Engine
+from reports.schema import EngineInfo
+from workloads.plan import RequestPlan
+from workloads.texts import Encode
+
+if TYPE_CHECKING:
+    from engines.simulated.law import StepLaw
+
+
+class Simulated:
+    def __init__(self, base: RunConfig) -> None:
+        self._base = base
+
+    @cached_property
+    def law(self) -> StepLaw:
+        from engines.simulated.choose import choose_law
+
+        base = self._base
+        return choose_law(Path(base.law) if base.law else None, base.hardware, base.model)
+
+    def encode(self) -> Encode | None:
+        """By the tokenizer of the model that the law is of."""
+        from engines.serve.encoder import encoder_of
+
+        return encoder_of(self.law.origin.model or self._base.model, random_weights=False)
+
+    def context_tokens(self, config: RunConfig) -> int:
+        from engines.simulated.choose import default_context_tokens
+
+        known = default_context_tokens(self.law, config.model)
+        if config.max_model_len and config.max_model_len > known:
+            raise UsageError(f"--max-model-len {config.max_model_len}: the model has a context of {known} tokens")
+        return config.max_model_len or known
+
+    def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
+        from engines.simulated.choose import default_kv_blocks, kv_link_bytes_per_s, refuse_free_swaps, refuse_unread
+        from engines.simulated.disaggregated import SimulatedPair
+        from engines.simulated.engine import SimulatedEngine
+
+        refuse_unread(plan, prefix_caching=config.prefix_caching)
+        if config.on_kv_pressure == "swap":
+            refuse_free_swaps(self.law)
+        law = self.law.with_blocks_of(config.block_size)
+        context = self.context_tokens(config)
+        blocks = config.kv_blocks or default_kv_blocks(
+            law, config.hardware, config.model, config.block_size, config.gpu_memory_utilization
+        )
+        device = "cpu" if self.law.origin.device == "cpu" else "cuda"  # a law's device may be a GPU's name
+        scheduler = scheduler_of(config, blocks or blocks_for_every_seat(plan, config, context), context, device)
+        model, device = self.law.origin.model or config.model, config.hardware or device
+        if config.disaggregate:
+            pair = pair_of(config, scheduler)
+            refuse_what_never_fits_a_pair(config, plan, pair)
+            link_bytes_per_s = kv_link_bytes_per_s(law, config.hardware, config.kv_link_gb_per_s)
+            two = SimulatedPair(pair, law, link_bytes_per_s, law.origin.kv_bytes_per_token or 0)
+            return two, info_of("simulated", config, scheduler, model, device, two.describe())
+        refuse_what_never_fits(config, plan, scheduler)
+        engine = SimulatedEngine(scheduler, law)
+        return engine, info_of("simulated", config, scheduler, model, device, engine.describe())
