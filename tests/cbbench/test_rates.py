@@ -44,7 +44,8 @@ def test_a_run_in_stages(cbbench: Call) -> None:
     assert middle.request_per_s == pytest.approx(ended[1] / 20), (
         "what ended in the stage, over the stage, not over the run"
     )
-    assert "2: 10 for" in outcome.out
+    assert "2: 10 for 20s" in outcome.out, "in one piece"
+    assert "tok/s of a stage is of what ended in it" in " ".join(outcome.out.split())
 
 
 def test_the_plan_and_its_hash_are_those_of_any_rate(cbbench: Call) -> None:
