@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from engines.base import MISSING, RunRecord
 from engines.scheduling.ledger import Blocked, StepArray
-from reports import schema
+from reports import summary_schema
 from reports.quantiles import quantile
 from workloads.plan import IntColumn
 
@@ -55,12 +55,12 @@ class Breakdown:
         nothing = np.zeros(self.row.shape[0], np.int64)
         return {name: self.ttft_ns.get(name, nothing) + self.after_ns.get(name, nothing) for name in names}
 
-    def summary(self) -> schema.Breakdown | None:
+    def summary(self) -> summary_schema.Breakdown | None:
         """Means and shares, of all and of those at or above P99. None without a request."""
         if not self.row.shape[0]:
             return None
         ttft, e2el = self.ttft_ns, self.e2el_ns()
-        return schema.Breakdown(
+        return summary_schema.Breakdown(
             requests=self.row.shape[0],
             ttft=_parts(ttft, total(ttft)),
             e2el=_parts(e2el, total(e2el)),
@@ -182,12 +182,12 @@ def _handed_over(
     return np.asarray(went & (where[again] != where[again + 1]))
 
 
-def _parts(parts: dict[str, IntColumn], whole: IntColumn) -> dict[str, schema.Part]:
+def _parts(parts: dict[str, IntColumn], whole: IntColumn) -> dict[str, summary_schema.Part]:
     tail = whole >= quantile(np.sort(whole).astype(np.float64), TAIL)
     whole_ms, tail_ms = whole.mean() / 1e6, whole[tail].mean() / 1e6
     means = {name: (column.mean() / 1e6, column[tail].mean() / 1e6) for name, column in parts.items()}
     return {
-        name: schema.Part(
+        name: summary_schema.Part(
             mean_ms=float(mean_ms),
             share=float(mean_ms / whole_ms) if whole_ms else None,
             tail_mean_ms=float(in_tail_ms),

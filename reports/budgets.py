@@ -10,7 +10,8 @@ from difflib import get_close_matches
 from reports.gate import LATENCY, RATES, latency_of, stat_of
 from reports.judge import OPEN_LOOP
 from reports.metrics import LATENCIES
-from reports.schema import Distribution, RunFile
+from reports.schema import RunFile
+from reports.summary_schema import Distribution
 
 # What a name stands for: the statistic that shows a change of a few percent in a handful of pairs (papers.md 3.5).
 # A P99 may be named in full, but takes many more runs.

@@ -15,7 +15,8 @@ from scipy.stats import t as student_t
 from reports.files import FolderError, read_json, write_atomic
 from reports.merging import merged_point
 from reports.saturation import saturation
-from reports.schema import Group, Part, RunFile
+from reports.schema import RunFile
+from reports.summary_schema import Group, Part
 from reports.sweep_schema import SWEEP_SCHEMA, Interval, Point, SweepFile, TenantPoint, Value
 
 SWEEP = "sweep.json"

@@ -8,7 +8,7 @@ from statistics import mean
 import msgspec
 
 from engines.base import Signal
-from reports.schema import Signals
+from reports.summary_schema import Signals
 
 
 def with_gpu(signals: Signals, samples: Sequence[Signal]) -> Signals:

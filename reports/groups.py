@@ -11,8 +11,8 @@ import numpy as np
 from engines.base import MISSING, RunRecord
 from reports.metrics import PER_REQUEST, BoolArray, RequestTimes
 from reports.quantiles import FloatArray, distribution
-from reports.schema import Group, GroupLatency
 from reports.service import OUTPUT_WEIGHT, PROMPT_WEIGHT, service_gap_tokens, waits_ns
+from reports.summary_schema import Group, GroupLatency
 from workloads.plan import IntColumn
 from workloads.rates import NS, RateSchedule
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from engines.base import MISSING, RequestRow, RunRecord, Stint
 from engines.scheduling.ledger import INSTANCES, StepArray
 from reports.quantiles import distribution
-from reports.schema import Transfers
+from reports.summary_schema import Transfers
 from workloads.plan import IntColumn
 
 

@@ -25,8 +25,9 @@ from engines.base import MISSING, RunRecord
 from reports.gate import Sla
 from reports.metrics import BoolArray, RequestTimes
 from reports.quantiles import FloatArray, effective_n, quantile, wilson_interval
-from reports.schema import Criteria, Goodput, SlaResult, Throughput, Verdict
+from reports.schema import Criteria, SlaResult, Verdict
 from reports.scope import Scope
+from reports.summary_schema import Goodput, Throughput
 from reports.tally import Tally
 
 NOTHING = "nothing was measured"

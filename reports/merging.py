@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from reports.schema import Signals, SlaResult, Validity
+from reports.schema import SlaResult, Validity
+from reports.summary_schema import Signals
 from reports.sweep_schema import Point, TenantPoint
 
 MEDIANS = (

@@ -9,7 +9,7 @@ import numpy as np
 
 from reports.metrics import LATENCIES, RequestTimes
 from reports.quantiles import Ordered, quantile
-from reports.schema import Summary
+from reports.summary_schema import Summary
 
 SHOWN = (50.0, 90.0, 99.0)  # unless others are asked for
 STORED = {50.0: "p50", 90.0: "p90", 95.0: "p95", 99.0: "p99", 99.9: "p999"}  # in a summary, by its names

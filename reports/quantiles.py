@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, ndtri
 
-from reports.schema import Distribution
+from reports.summary_schema import Distribution
 from reports.tally import Tally
 
 FloatArray = NDArray[np.float64]

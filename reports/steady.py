@@ -19,7 +19,7 @@ import numpy as np
 from engines.base import MISSING, RunRecord
 from reports.events import Events
 from reports.metrics import RequestTimes
-from reports.schema import Steady
+from reports.summary_schema import Steady
 
 FULL = 0.9  # of the median
 

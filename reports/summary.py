@@ -18,22 +18,10 @@ from reports.instances import steps_by_instance, transfers
 from reports.judge import Judge
 from reports.metrics import PER_REQUEST, RequestTimes, definitions, request_times
 from reports.quantiles import distribution, tallied_distribution
-from reports.schema import (
-    Distribution,
-    Instance,
-    Latency,
-    PacingInfo,
-    Requests,
-    RunFile,
-    Signals,
-    SlaResult,
-    Summary,
-    Throughput,
-    Validity,
-    Waste,
-)
+from reports.schema import PacingInfo, RunFile, SlaResult, Validity
 from reports.scope import parse_scope
 from reports.steady import steady
+from reports.summary_schema import Distribution, Instance, Latency, Requests, Signals, Summary, Throughput, Waste
 from reports.validity import believed, validity, validity_of_part
 from reports.warmup import warmup
 

@@ -6,7 +6,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from reports.schema import Signals, SlaResult, Validity
+from reports.schema import SlaResult, Validity
+from reports.summary_schema import Signals
 
 SWEEP_SCHEMA: Final = "cbbench.sweep/2"
 

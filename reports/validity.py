@@ -11,7 +11,8 @@ from engines.base import MISSING, ClientReport
 from reports.client import client_limits, client_notes
 from reports.gate import RATES
 from reports.metrics import RequestTimes
-from reports.schema import SlaResult, Validity, Warmup
+from reports.schema import SlaResult, Validity
+from reports.summary_schema import Warmup
 from reports.warmup import warmup_note
 
 GROWTH = 0.05  # of what a third of the run brought: less is not called overload

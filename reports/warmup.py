@@ -15,7 +15,7 @@ import numpy as np
 
 from reports.metrics import RequestTimes
 from reports.quantiles import FloatArray
-from reports.schema import Warmup
+from reports.summary_schema import Warmup
 
 BATCH = 5
 # Of 500 lognormal (sigma 1) values that have no start, 4 % are called unsettled; of 500 exponential ones, none. Of 200

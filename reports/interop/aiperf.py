@@ -15,7 +15,8 @@ from reports.files import FolderError
 from reports.interop.documents import Document
 from reports.interop.results import Asked, Result
 from reports.interop.summaries import NOTHING, summary_of
-from reports.schema import Distribution, PacingInfo
+from reports.schema import PacingInfo
+from reports.summary_schema import Distribution
 
 RENAMED = "its inter_token_latency is a mean per request, taken as TPOT; its inter_chunk_latency is ITL"
 NO_PACING = "how requests were paced is said in profile_export_aiperf.json alone, which is not beside it"

@@ -13,7 +13,8 @@ from reports.files import FolderError
 from reports.interop.documents import Document
 from reports.interop.results import Asked, Result
 from reports.interop.summaries import NOTHING, summary_of
-from reports.schema import Distribution, PacingInfo, Summary
+from reports.schema import PacingInfo
+from reports.summary_schema import Distribution, Summary
 
 RENAMED = "its ITL is a mean per request, taken as TPOT; its TPOT (E2EL over all tokens) is not used; no ITL"
 STATUSES = {"successful": "completed", "errored": "failed", "incomplete": "cancelled"}

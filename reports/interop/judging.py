@@ -14,7 +14,8 @@ import msgspec
 from reports.gate import Sla, parse_all
 from reports.judge import accepts, total_needed
 from reports.metrics import definitions
-from reports.schema import Criteria, Distribution, RunFile, SlaResult, Summary, Validity, Verdict
+from reports.schema import Criteria, RunFile, SlaResult, Validity, Verdict
+from reports.summary_schema import Distribution, Summary
 
 NO_REQUESTS = "the file holds no single requests, so no violation can be counted: within the bound, but not proved"
 ALONE = "judged by the value in the file alone"

@@ -13,9 +13,10 @@ import numpy as np
 from engines.base import RequestRow, RunRecord, Status
 from reports.files import FolderError
 from reports.interop.judging import UNSEEN, judged_by_summary
-from reports.schema import Criteria, Distribution, EngineInfo, PacingInfo, RunFile, Summary, WorkloadInfo
+from reports.schema import Criteria, EngineInfo, PacingInfo, RunFile, WorkloadInfo
 from reports.stored import Judgement, Stored
 from reports.summary import completed_run
+from reports.summary_schema import Distribution, Summary
 
 NO_STEPS = "no engine steps and no signals of the server"
 FROM_SENDING = "latencies are from sending, so a wait before it is not seen, nor is overload"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reports.schema import Distribution, Goodput, Latency, Requests, Signals, Summary, Throughput
+from reports.summary_schema import Distribution, Goodput, Latency, Requests, Signals, Summary, Throughput
 
 NOTHING = Distribution(count=0)
 

@@ -17,7 +17,8 @@ from reports.files import FolderError
 from reports.interop.documents import Document
 from reports.interop.results import Asked, Result
 from reports.interop.summaries import summary_of
-from reports.schema import Distribution, PacingInfo, Summary
+from reports.schema import PacingInfo
+from reports.summary_schema import Distribution, Summary
 
 COLUMNS = ("input_lens", "output_lens", "ttfts", "itls", "errors")
 NO_STARTS = "no start times, so requests are taken in order of index, and overload cannot be seen"

@@ -15,7 +15,8 @@ import numpy as np
 
 from engines.base import MISSING, RunRecord
 from reports.metrics import RequestTimes, request_times
-from reports.schema import Distribution, PacingInfo, RunFile
+from reports.schema import PacingInfo, RunFile
+from reports.summary_schema import Distribution
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 STATS = {"mean": "mean", "median": "p50", "std": "std", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99",

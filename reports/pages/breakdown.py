@@ -9,7 +9,7 @@ from reports.document import Axis, Bars, Block, Chart, Section, Table, Text
 from reports.pages.reported import Reported
 from reports.render.breakdown import WORDS
 from reports.render.words import number
-from reports.schema import Breakdown, Part
+from reports.summary_schema import Breakdown, Part
 from reports.worst import Worst, worst
 
 COLOURS = {

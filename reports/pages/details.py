@@ -9,7 +9,8 @@ from reports.document import Block, Section, Table, Text, Tone
 from reports.metrics import LATENCIES, definitions
 from reports.percentiles import Percentiles
 from reports.render.words import MISSING, number
-from reports.schema import Distribution, RunFile, SlaResult, Summary
+from reports.schema import RunFile, SlaResult
+from reports.summary_schema import Distribution, Summary
 
 TONES: dict[str, Tone] = {
     "pass": "good", "ok": "good", "fail": "bad", "invalid": "bad", "inconclusive": "unsure",

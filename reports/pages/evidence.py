@@ -19,7 +19,7 @@ from reports.render.compare import reason
 from reports.render.instances import COLUMNS, instance_rows, transfer_sentence
 from reports.render.waste import SLOTS, TOKENS
 from reports.render.words import share
-from reports.schema import Waste
+from reports.summary_schema import Waste
 
 
 def evidence(runs: Sequence[Reported], *, slots: bool = True) -> list[Section]:

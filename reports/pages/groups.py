@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from reports.document import Block, Section, Table, Text
 from reports.pages.reported import Reported
 from reports.render.words import number
-from reports.schema import Group
+from reports.summary_schema import Group
 
 COLUMNS = (
     "requests", "completed", "P50 TTFT", "P99 TTFT", "P99 TPOT", "P99 E2EL", "longest wait", "tok/s", "preempted",

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from engines.base import RunRecord
 from reports.metrics import RequestTimes, request_times
 from reports.percentiles import SHOWN, Percentiles, percentiles
-from reports.schema import Distribution, RunFile, Summary
+from reports.schema import RunFile
+from reports.summary_schema import Distribution, Summary
 
 
 class Reported(NamedTuple):

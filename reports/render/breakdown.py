@@ -9,7 +9,7 @@ from rich.text import Text
 
 from reports.render.fitting import Table
 from reports.render.words import number, share
-from reports.schema import Breakdown, Part
+from reports.summary_schema import Breakdown, Part
 from reports.worst import Worst
 
 WIDE = 120  # columns, from which on the table has room for words

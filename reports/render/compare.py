@@ -11,7 +11,8 @@ from reports.percentiles import Percentiles
 from reports.render.compared_groups import compared_groups
 from reports.render.fitting import Table
 from reports.render.words import MISSING, number
-from reports.schema import RunFile, Summary, Waste
+from reports.schema import RunFile
+from reports.summary_schema import Summary, Waste
 
 Reader = Callable[[Summary], float | None]
 

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from reports.render.fitting import Table
 from reports.render.words import MISSING, number
-from reports.schema import Group, RunFile
+from reports.schema import RunFile
+from reports.summary_schema import Group
 
 
 def compared_groups(names: Sequence[str], runs: Sequence[RunFile]) -> list[RenderableType]:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from reports.render.fitting import Table
 from reports.render.words import number
-from reports.schema import Group, Summary
+from reports.summary_schema import Group, Summary
 
 
 def group_views(summary: Summary, open_loop: bool) -> list[RenderableType]:

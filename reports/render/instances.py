@@ -6,7 +6,7 @@ from rich.text import Text
 
 from reports.render.fitting import Table
 from reports.render.words import number, share
-from reports.schema import Summary, Transfers
+from reports.summary_schema import Summary, Transfers
 
 COLUMNS = (
     "device\nbusy",

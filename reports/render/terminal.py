@@ -17,7 +17,8 @@ from reports.render.groups import group_views
 from reports.render.instances import instance_table, transfer_text
 from reports.render.waste import slot_table, token_table
 from reports.render.words import number, share, verdict
-from reports.schema import Distribution, RunFile, Signals, Summary
+from reports.schema import RunFile
+from reports.summary_schema import Distribution, Signals, Summary
 
 __all__ = ["run_view", "side_by_side"]
 

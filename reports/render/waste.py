@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reports.render.fitting import Table
 from reports.render.words import share
-from reports.schema import Waste
+from reports.summary_schema import Waste
 
 WORDS = 20  # columns for what a kind is, or it is not said
 TOKENS = (

@@ -25,8 +25,9 @@ from reports.files import FolderError
 from reports.limits import annotated
 from reports.recommend import recommend
 from reports.saturation import saturation
-from reports.schema import PacingInfo, Signals, SlaResult, Steady, Validity
+from reports.schema import PacingInfo, SlaResult, Validity
 from reports.summary import completed_run
+from reports.summary_schema import Signals, Steady
 from reports.sweep_schema import Point, SweepFile
 from tests.reports.factory import bus_stop, header, record, row
 

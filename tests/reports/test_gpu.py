@@ -9,7 +9,7 @@ from engines.base import GpuSample, Signal
 from reports.gpu import with_gpu
 from reports.metrics import definitions
 from reports.render.terminal import gpu_line
-from reports.schema import Signals
+from reports.summary_schema import Signals
 
 
 def signal(gpu: GpuSample | None) -> Signal:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from engines.base import RunRecord
 from reports.metrics import definitions
-from reports.schema import Summary
 from reports.service import overlaps, service_gap_tokens, waits_ns
 from reports.summary import summarize
+from reports.summary_schema import Summary
 from tests.reports.factory import MS, header, ledger, record, row, seated
 
 

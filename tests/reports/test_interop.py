@@ -14,8 +14,8 @@ import pytest
 from reports.files import FolderError
 from reports.folder import RunWriter
 from reports.interop import as_vllm_json, read_any, read_results
-from reports.schema import Summary
 from reports.stored import Judgement, Stored
+from reports.summary_schema import Summary
 from tests.reports.factory import bus_stop, header, record, row
 
 DATA = Path(__file__).parent / "data"

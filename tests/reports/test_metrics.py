@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engines.base import RequestRow, RunRecord
 from reports.metrics import LATENCIES, definitions, request_times
-from reports.schema import Latency
+from reports.summary_schema import Latency
 from tests.reports.factory import bus_stop, record, row
 
 

@@ -17,9 +17,10 @@ from reports.render.plot import Axis, curve, tick
 from reports.render.sweep import sweep_view
 from reports.render.terminal import run_view, side_by_side
 from reports.render.timeline import timeline
-from reports.schema import EngineInfo, RunFile, Signals, Validity
+from reports.schema import EngineInfo, RunFile, Validity
 from reports.seats import Seat, seat_counts, seat_spans, tail_of
 from reports.summary import completed_run
+from reports.summary_schema import Signals
 from reports.sweep_schema import Point, SweepFile
 from tests.reports.factory import bus_stop, header, ledger, record, row, seated
 

@@ -9,9 +9,10 @@ from reports.checks import sla_checks
 from reports.gate import parse, parse_all
 from reports.metrics import request_times
 from reports.recommend import qualifies
-from reports.schema import RunFile, Signals, SlaResult, Validity
+from reports.schema import RunFile, SlaResult, Validity
 from reports.scope import Scope
 from reports.summary import completed_run
+from reports.summary_schema import Signals
 from reports.sweep_schema import Point
 from reports.tuning.moves import Bounds
 from reports.tuning.search import decide

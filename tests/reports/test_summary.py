@@ -9,9 +9,9 @@ import pytest
 from engines.base import RunRecord, Signal
 from engines.scheduling.ledger import Blocked
 from reports.metrics import request_times
-from reports.schema import Summary
 from reports.steady import steady
 from reports.summary import completed_run, summarize
+from reports.summary_schema import Summary
 from reports.validity import validity
 from tests.reports.factory import bus_stop, header, ledger, record, row, seated
 

@@ -13,7 +13,8 @@ from reports.recommend import recommend
 from reports.render.plot import Line, plot
 from reports.render.sweep import sweep_view
 from reports.render.words import stacked
-from reports.schema import Signals, SlaResult, Validity
+from reports.schema import SlaResult, Validity
+from reports.summary_schema import Signals
 from reports.sweep_schema import Point, SweepFile, Value
 
 

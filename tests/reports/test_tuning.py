@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.schema import Signals, SlaResult, Validity
+from reports.schema import SlaResult, Validity
+from reports.summary_schema import Signals
 from reports.sweep_schema import Point
 from reports.tuning.equivalents import sglang_flags, toml_of, vllm_flags
 from reports.tuning.moves import Bounds

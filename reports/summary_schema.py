@@ -1,0 +1,202 @@
+"""The numbers of run.json, typed. What could not be measured is None (null in the file), never 0 or NaN.
+
+Times are ms in latencies and s elsewhere, as every name says. Which number means what: metrics.definitions().
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Requests(msgspec.Struct, frozen=True):
+    planned: int
+    sent: int
+    completed: int
+    failed: int  # rejected ones too
+    cancelled: int
+    errors: dict[str, int] = {}  # of failed requests: their finish_reason or error -> how many
+
+    @property
+    def ended(self) -> int:
+        """Each has a line in requests.jsonl."""
+        return self.completed + self.failed + self.cancelled
+
+
+class Steady(msgspec.Struct, frozen=True):
+    """Throughput without ramp and drain; see steady.py."""
+
+    start_s: float
+    end_s: float
+    request_per_s: float
+    output_token_per_s: float
+
+
+class Warmup(msgspec.Struct, frozen=True):
+    """What MSER-5 would cut from the start; see warmup.py."""
+
+    requests: int
+    until_s: float  # when the first request that is like the rest was scheduled
+    share: float  # of the completed requests
+    settled: bool  # False: so late that the start may not have ended
+
+
+class Throughput(msgspec.Struct, frozen=True):
+    window_s: float  # first scheduled to last end
+    request_per_s: float | None
+    output_token_per_s: float | None
+    total_token_per_s: float | None
+    steady: Steady | None = None
+    warmup: Warmup | None = None  # None: too few requests, or all came at once, so that none is like another
+
+
+class Distribution(msgspec.Struct, frozen=True):
+    count: int
+    mean: float | None = None
+    std: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    p999: float | None = None
+    p99_ci: tuple[float, float] | None = None
+    max: float | None = None
+
+
+class Latency(msgspec.Struct, frozen=True):
+    ttft_ms: Distribution
+    tpot_ms: Distribution
+    itl_ms: Distribution
+    e2el_ms: Distribution
+    ttft_sched_ms: Distribution
+    e2el_sched_ms: Distribution
+    ttfot_ms: Distribution | None = None  # only where some answer came after reasoning
+
+
+class Goodput(msgspec.Struct, frozen=True):
+    """None throughout when no SLA bounds a latency of single requests."""
+
+    request_per_s: float | None = None
+    attainment: float | None = None
+    attainment_ci: tuple[float, float] | None = None
+
+
+class Signals(msgspec.Struct, frozen=True):
+    """Means over step time, so a long step weighs more than a short one; device_busy is over the whole window.
+
+    Of a disaggregated engine as a whole: the mean of its devices and of their KV, the sum of who runs and waits.
+    """
+
+    device_busy: float | None = None
+    kv_usage_mean: float | None = None
+    kv_usage_peak: float | None = None
+    running_mean: float | None = None
+    waiting_mean: float | None = None
+    preemptions: int | None = None
+    prefix_hit_tokens: int | None = None
+    resume_hit_tokens: int | None = None
+    rejected: int | None = None
+    steps: int | None = None
+    step_ms_mean: float | None = None
+    blocked: dict[str, float] = {}  # why the head of the queue waited (rows, tokens, kv, ...) -> share of steps
+    # Over the samples in which the GPU said so.
+    gpu_utilization_mean: float | None = None
+    gpu_memory_peak_bytes: int | None = None
+    gpu_power_mean_w: float | None = None
+    gpu_sm_clock_mean_mhz: float | None = None
+    gpu_slowed_share: float | None = None
+
+
+class Waste(msgspec.Struct, frozen=True):
+    """Sums over the ledger; engines/scheduling/ledger.py has the identities."""
+
+    launched_tokens: int
+    useful_tokens: int
+    prompt_padding_tokens: int
+    bucket_padding_tokens: int
+    dead_row_tokens: int
+    recomputed_tokens: int
+    discarded_tokens: int
+    active_slot_steps: int
+    dead_slot_steps: int
+    idle_slot_steps: int
+    budget_unused_tokens: int
+
+    @property
+    def slot_steps(self) -> int:
+        return self.active_slot_steps + self.dead_slot_steps + self.idle_slot_steps
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What one part of a latency takes: on average, and in the requests whose latency is at or above its P99."""
+
+    mean_ms: float
+    share: float | None  # of the mean latency
+    tail_mean_ms: float
+    tail_share: float | None
+
+
+class Breakdown(msgspec.Struct, frozen=True):
+    """Parts of TTFT and E2EL from the scheduled time, by name; each adds up. See breakdown.py."""
+
+    requests: int  # completed ones
+    ttft: dict[str, Part]
+    e2el: dict[str, Part]
+    blocked: dict[str, Part] = {}  # the part of the queue by why its head was not admitted; shares are of TTFT
+
+
+class GroupLatency(msgspec.Struct, frozen=True):
+    ttft_ms: Distribution
+    tpot_ms: Distribution
+    e2el_ms: Distribution
+    ttft_sched_ms: Distribution
+    e2el_sched_ms: Distribution
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A part of the requests that ended: one tenant's, one priority's, or those with prompts of one bucket."""
+
+    requests: int
+    completed: int
+    failed: int
+    request_per_s: float | None
+    output_token_per_s: float | None
+    latency: GroupLatency
+    max_wait_ms: float | None  # for the first seat
+    preemptions: int
+    service_tokens: int  # prompt + 2 * output; see service.py
+
+
+class Instance(msgspec.Struct, frozen=True):
+    """One of the two of a disaggregated engine, by its own steps, seats and KV pool."""
+
+    signals: Signals
+    waste: Waste
+
+
+class Transfers(msgspec.Struct, frozen=True):
+    """KV that went from the prefill to the decode instance."""
+
+    requests: int
+    blocks: int
+    wait_ms: Distribution  # from the first token until the decode instance had room
+    transfer_ms: Distribution  # from then until all KV was there, other transfers before it included
+    kept_blocks_peak: int  # of the prefill instance's pool: the most that it kept for requests it had done with
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The splits are empty unless they have two parts or more."""
+
+    requests: Requests
+    throughput: Throughput
+    latency: Latency
+    goodput: Goodput
+    signals: Signals
+    waste: Waste | None  # None where there is no ledger (a remote server)
+    breakdown: Breakdown | None = None  # None where no request completed
+    by_tenant: dict[str, Group] = {}
+    by_priority: dict[str, Group] = {}
+    by_prompt_bucket: dict[str, Group] = {}  # by the edges in engine.config["prompt_buckets"]
+    by_stage: dict[str, Group] = {}  # by the stage of a rate that changes in which a request was scheduled
+    service_gap_tokens: float | None = None
+    instances: dict[str, Instance] = {}  # prefill and decode; empty where one does everything
+    transfers: Transfers | None = None
