@@ -156,7 +156,7 @@ class Pair:
     @property
     def under_way(self) -> bool:
         """Something will end, known or not when."""
-        return self.prefill.in_flight or self.decode.in_flight or bool(self.decode.scheduler.seating.in_transit)
+        return self.prefill.in_flight or self.decode.in_flight or bool(self.decode.scheduler.seating.arrivals)
 
 
 def run_disaggregated(

@@ -98,7 +98,7 @@ def _yield_to(seating: Seating, head: Request, denied: Denied) -> bool:
     if seating.rows.num_pending or seating.kv.pool.num_pending:
         return False
     slot = seating.policies.yielding.who(head, seating.rows)
-    if slot is None or slot in seating.in_transit:
+    if slot is None or slot in seating.arrivals:
         return False
     seating.evict(seating.occupant(slot), Fate.SWAP, resumes_first=False)
     return True

@@ -17,10 +17,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from engines.scheduling.request import Request
 
 if TYPE_CHECKING:
     from engines.scheduling.kv import KVManager
+    from engines.scheduling.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,51 @@ class KeptElsewhere:
         return []
 
     def release(self, blocks: list[int]) -> None:
-        self._source.give_back(blocks)
+        if blocks:
+            self._source.give_back(blocks)
 
     def check_invariants(self, owned: list[int]) -> None:
         assert Counter(owned) == self._source.kept, "blocks kept for nobody, or for two"
+
+
+class Arrivals:
+    """Seats whose KV is on its way from another instance. Until it is there, nobody else gets them or their blocks."""
+
+    def __init__(self, rows: Rows, kv: KVManager) -> None:
+        self._rows = rows
+        self._kv = kv
+        self._transfers: dict[int, Transfer] = {}  # by seat
+        self._not_started: list[Transfer] = []  # of these
+
+    def __bool__(self) -> bool:
+        return bool(self._transfers)
+
+    def __contains__(self, slot: int) -> bool:
+        return slot in self._transfers
+
+    def send_for(self, request: Request) -> None:
+        """It has just been seated, with blocks of its own."""
+        slot = request.slot
+        transfer = Transfer(request, slot, request.host_blocks, self._kv.blocks(slot))
+        self._rows.arriving[slot] = True
+        self._transfers[slot] = transfer
+        self._not_started.append(transfer)
+
+    def take(self) -> list[Transfer]:
+        """Those that can start now."""
+        transfers, self._not_started = self._not_started, []
+        return transfers
+
+    def end(self, transfer: Transfer) -> None:
+        """All of it is here, so that where it came from need not keep it."""
+        del self._transfers[transfer.slot]
+        self._rows.arriving[transfer.slot] = False
+        self._kv.host.release(transfer.sources)
+
+    @property
+    def sources(self) -> list[int]:
+        """Blocks that are still wanted where they are kept."""
+        return [block for transfer in self._transfers.values() for block in transfer.sources]
+
+    def check_invariants(self) -> None:
+        assert sorted(self._transfers) == np.flatnonzero(self._rows.arriving).tolist()

@@ -96,7 +96,7 @@ class Scheduler:
 
     def take_transfers(self, now_ns: int) -> list[Transfer]:
         """After schedule(): whose KV is to be fetched from the other instance now."""
-        transfers = self.seating.take_transfers()
+        transfers = self.seating.arrivals.take()
         for transfer in transfers:
             transfer.request.transfer_asked_ns = now_ns
         return transfers
@@ -128,7 +128,7 @@ class Scheduler:
     @property
     def _waits_for_another(self) -> bool:
         """Another instance will give back blocks that are kept for it, or KV is on its way from there."""
-        return self.kv.num_kept > 0 or bool(self.seating.in_transit)
+        return self.kv.num_kept > 0 or bool(self.seating.arrivals)
 
     @property
     def wake_at_ns(self) -> int | None:

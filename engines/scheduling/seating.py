@@ -15,7 +15,7 @@ import numpy as np
 
 from engines.base import Stint
 from engines.scheduling.gate import ResourceGate
-from engines.scheduling.handover import KeptElsewhere, Transfer
+from engines.scheduling.handover import Arrivals, KeptElsewhere, Transfer
 from engines.scheduling.kv import KVManager
 from engines.scheduling.plan import IntArray
 from engines.scheduling.policies.admission import Admission
@@ -69,8 +69,7 @@ class Seating:
         self.waiting = Waiting(policies.order)
         self.traffic = Traffic()  # since the last launched step
         self.moves = Moves()
-        self.in_transit: dict[int, Transfer] = {}  # by seat, until all KV is here
-        self.not_started: list[Transfer] = []  # of these
+        self.arrivals = Arrivals(rows, kv)
         self.rejected: list[Request] = []  # under pressure, while planning; told by the next update
         self.wake_at_ns: int | None = None  # when time alone will let somebody in
         self.collected = 0  # newest collected step
@@ -113,7 +112,7 @@ class Seating:
         KV is still on its way."""
         rows = self.rows
         wants = (np.minimum(rows.known[slots], rows.kv_limit[slots]) - rows.computed[slots]) * rows.live[slots]
-        if self.in_transit:
+        if self.arrivals:
             wants *= ~rows.arriving[slots]
         if self.turn is not None:  # the prompts of other buckets wait for their step
             wants *= (rows.bucket[slots] == self.turn) | (wants <= 1)
@@ -176,7 +175,9 @@ class Seating:
             slot = request.slot
             self.kv.grow(np.array([slot]), np.array([computed]))
             if isinstance(self.kv.host, KeptElsewhere):
-                self._send_for(request, request.host_blocks)
+                self.arrivals.send_for(request)
+                self.traffic.transfers += 1
+                self.traffic.transfer_blocks += len(request.host_blocks)
             else:
                 self.moves.back += zip(request.host_blocks, self.kv.blocks(slot), strict=True)
                 self.traffic.swapped_in += 1
@@ -209,25 +210,9 @@ class Seating:
             self.leave(request)
         request.state = State.NEW
 
-    def _send_for(self, request: Request, sources: list[int]) -> None:
-        slot = request.slot
-        transfer = Transfer(request, slot, sources, self.kv.blocks(slot))
-        self.rows.arriving[slot] = True
-        self.in_transit[slot] = transfer
-        self.not_started.append(transfer)
-        self.traffic.transfers += 1
-        self.traffic.transfer_blocks += len(sources)
-
-    def take_transfers(self) -> list[Transfer]:
-        """Those that can start now: their seats and blocks have just been given."""
-        transfers, self.not_started = self.not_started, []
-        return transfers
-
     def arrived(self, transfer: Transfer) -> None:
-        """All of it is here. The seat of a request that has ended meanwhile was held till now: it was written to."""
-        del self.in_transit[transfer.slot]
-        self.rows.arriving[transfer.slot] = False
-        self.kv.host.release(transfer.sources)
+        """The seat of a request that has ended meanwhile was held till now, as it was written to."""
+        self.arrivals.end(transfer)
         if transfer.request.finished:
             self._let_go(transfer.slot)
 
@@ -259,7 +244,7 @@ class Seating:
         if state is State.WAITING:
             self.waiting.forget()
             self._forget_swapped(request)
-        elif state is State.RUNNING and request.slot in self.in_transit:
+        elif state is State.RUNNING and request.slot in self.arrivals:
             self._close_stint(request)
             self.rows.end(request.slot)
         elif state is State.RUNNING and self.policies.batching.holds:
@@ -296,8 +281,8 @@ class Seating:
         waiting = list(self.waiting)
         assert len(self.waiting) == len(waiting) == len({id(request) for request in waiting})
         coming_back = [host for host, _ in self.moves.back]
-        coming_back += [block for transfer in self.in_transit.values() for block in transfer.sources]
-        assert sorted(self.in_transit) == np.flatnonzero(self.rows.arriving).tolist()
+        coming_back += self.arrivals.sources
+        self.arrivals.check_invariants()
         self.kv.check_invariants([block for request in waiting for block in request.host_blocks] + coming_back)
         self.gate.check_invariants()
         for request in self.rows.request:

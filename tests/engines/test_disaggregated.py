@@ -13,6 +13,7 @@ from engines.base import Observer, RequestRow, RunRecord, SilentObserver
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.ledger import StepArray, check_identities
 from engines.scheduling.pair import PairConfig
+from engines.scheduling.quotas import Quota
 from engines.simulated.disaggregated import SimulatedPair
 from engines.simulated.law import DecodeTerms, GapTerms, MixedTerms, Origin, StepLaw
 from workloads.pacing import Pacing
@@ -189,6 +190,21 @@ def test_blocks_that_are_still_being_written_are_never_taken_away() -> None:
     assert (by_index[0].preemptions, by_index[1].preemptions) == (1, 0)
     assert {row.output_tokens for row in record.rows} == {12}
     assert by_index[1].transfer_ended == 205 * MS
+
+
+def test_a_tenant_pays_its_tokens_once() -> None:
+    """With 100 tokens to spend, requests of 20 + 30 and 80 + 1 leave a debt of 31: the third may come after 310 ms, and
+    its prompt takes 3 more. Where it goes on nothing is left to pay, though 10 tokens a second would take long."""
+    prefill, decode = ({"quotas": {"default": Quota(tokens_per_s=rate)}} for rate in (100.0, 10.0))
+    record = run(pair(prefill, decode), [(20, 30), (80, 1), (20, 30)])
+    assert events_ms(record, 2)[0] == 313
+    assert events_ms(record, 2)[1] < 313 + 10 + 2 * 12
+
+
+def test_a_tenant_keeps_to_its_seats_in_each_instance() -> None:
+    record = run(pair({}, {"quotas": {"default": Quota(rows=1)}}), [(20, 4)] * 3)
+    assert record.steps["running"][record.steps["instance"] == 1].max() == 1
+    assert {row.status for row in record.rows} == {"completed"}
 
 
 def test_planning_beside_a_running_step_hands_over_as_well() -> None:
