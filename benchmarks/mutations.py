@@ -16,18 +16,23 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-TESTS = ("tests/engines/scheduling", "tests/properties/test_scheduler.py")
+TESTS = (
+    "tests/engines/scheduling",
+    "tests/engines/test_disaggregated.py",
+    "tests/properties/test_scheduler.py",
+    "tests/properties/test_disaggregated.py",
+)
 ROOM = "engines/scheduling/"
 MUTATIONS = (
     # what it breaks, file, text, replacement
     ("blocks pass on before the fence", "blocks.py", "if fence <= collected:\n            self._recycle", "if True:\n            self._recycle"),
     ("seats pass on before the fence", "rows.py", "if fence <= collected:\n            heapq", "if True:\n            heapq"),
     ("one block too many in the pool", "blocks.py", "deque(range(1, num_blocks + 1))", "deque(range(0, num_blocks + 1))"),
-    ("the last sampled token is fed back", "request.py", "self.max_output_tokens - 1", "self.max_output_tokens"),
+    ("the last sampled token is fed back", "request.py", "self.output_limit - 1", "self.output_limit"),
     ("off by one at a block boundary", "kv.py", "return -(-positions // self.block_size)", "return positions // self.block_size + 1"),
     ("blocks are published before they are computed", "scheduler.py", "        tally = StepTally(", "        self.kv.publish(plan)\n        tally = StepTally("),
     ("the first victim is the oldest", "policies/pressure.py", "else slots[-1])", "else slots[0])"),
-    ("pending blocks evict everybody", "making_room.py", "if short <= kv.pool.num_pending:", "if False:"),
+    ("pending blocks evict everybody", "making_room.py", "if short <= kv.pool.num_pending + kv.num_kept:", "if False:"),
     ("blocks of this step are given away twice", "admitting.py", "int(kv.beyond_promise(slots, computed + counts).sum())", "0"),
     ("the watermark holds back a lone request", "gate.py", "and self._rows.num_live > 0", ""),
     ("admission overdraws KV by one", "gate.py", "if left < 0:", "if left < -1:"),
@@ -55,6 +60,15 @@ MUTATIONS = (
     ("the forecast forgets who has just sat down", "admitting.py", "policies.admission.seated(head)", "pass"),
     ("the forecast forgets who ends later", "policies/admission.py", "max(peak, int(self._peak_behind[at]) + held)", "peak"),
     ("a chunk may take the whole step", "policies/batching.py", "counts = wants if self.max_chunk is None else np.minimum(wants, self.max_chunk)", "counts = wants"),
+    ("two instances: a seat is given up while KV comes in", "seating.py", "elif state is State.RUNNING and request.slot in self.arrivals:", "elif False:"),
+    ("two instances: a seat decodes before its KV is there", "seating.py", "wants *= ~rows.arriving[slots]", "pass"),
+    ("two instances: blocks are given back when their transfer starts", "handover.py", "        self._not_started.append(transfer)", "        self._not_started.append(transfer)\n        self._kv.host.release(transfer.sources)"),
+    ("two instances: a victim's blocks are still written to", "making_room.py", "rows.live[slots] & ~rows.arriving[slots]", "rows.live[slots]"),
+    ("two instances: kept blocks evict who computes a prompt", "making_room.py", "kv.pool.num_pending + kv.num_kept", "kv.pool.num_pending"),
+    ("two instances: who waits for KV gets up for another", "admitting.py", "if slot is None or slot in seating.arrivals:", "if slot is None:"),
+    ("two instances: a prompt's instance decodes", "scheduler.py", "elif request.output_tokens >= request.output_limit:", "elif False:"),
+    ("two instances: a lost prompt waits in both", "seating.py", "            self.waiting.take_out(request)", "            self.waiting.forget()"),
+    ("two instances: a seat is held from another's step on", "seating.py", "            one.seated_step = step", "            pass"),
 )  # fmt: skip
 
 

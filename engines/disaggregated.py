@@ -21,7 +21,6 @@ from engines.base import Observer, RunRecord
 from engines.loop import NAP_NS, Clock, Executor, VirtualClock
 from engines.recorder import Recorder
 from engines.scheduling.handover import Transfer
-from engines.scheduling.plan import StepPlan
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Outcome, Scheduler
 from workloads.source import Incoming, Source
@@ -61,19 +60,17 @@ class Instance:
         self._nothing_to_plan = False  # until the step in flight has ended, as in engines.loop.drive
         self.wake_at_ns: int | None = None  # when time alone will let somebody in
 
-    def plan(self, now_ns: int) -> StepPlan | None:
-        """Launch the next step, if one may be and can be."""
+    def plan(self, now_ns: int) -> None:
+        """Launch steps, as many as may be and can be."""
         self.wake_at_ns = None
-        if self._in_flight > self._depth or self._nothing_to_plan:
-            return None
-        plan = self.scheduler.schedule(now_ns)
-        if plan is None:
-            self.wake_at_ns = self.scheduler.wake_at_ns
-            self._nothing_to_plan = self.in_flight
-            return None
-        self.executor.submit(plan)
-        self._in_flight += 1
-        return plan
+        while self._in_flight <= self._depth and not self._nothing_to_plan:
+            plan = self.scheduler.schedule(now_ns)
+            if plan is None:
+                self.wake_at_ns = self.scheduler.wake_at_ns
+                self._nothing_to_plan = self.in_flight
+                return
+            self.executor.submit(plan)
+            self._in_flight += 1
 
     def collect(self) -> tuple[Outcome, int]:
         """What the oldest step changed, and when it ended."""

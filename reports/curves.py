@@ -211,6 +211,7 @@ def point_of(
         by_tenant={name: _tenant_point(one, opened) for name, one in run.summary.by_tenant.items()},
         max_over_mean=max_over_mean,
         signals=run.summary.signals,
+        instances={name: one.signals for name, one in run.summary.instances.items()},
         sla=run.sla,
         validity=run.validity,
         saturated=saturation(run),

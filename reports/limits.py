@@ -87,6 +87,10 @@ def limit_of(chosen: Point, before: Point | None, beyond: Point | None) -> Limit
 
 def cause(left: Point | None, right: Point) -> tuple[str, str]:
     """A name and a sentence for what limits the right point; the left one is its smaller neighbour."""
+    if right.instances:  # where requests wait for one of two, that one is the limit, however idle the other
+        slowest = max(right.instances, key=lambda name: right.instances[name].waiting_mean or 0.0)
+        name, why = cause(None if left is None else _of_instance(left, slowest), _of_instance(right, slowest))
+        return name, why if name == "demand" else f"{why}, at the {slowest} instance"
     signals = right.signals
     busy, waiting = signals.device_busy, signals.waiting_mean
     if right.validity is not None and right.validity.verdict == "client_limited":
@@ -120,6 +124,10 @@ def cause(left: Point | None, right: Point) -> tuple[str, str]:
     if waiting is not None:
         return "queue", f"{waiting:.1f} requests wait on average{_while_busy(busy)}"
     return "unknown", "no signal stands out"
+
+
+def _of_instance(point: Point, name: str) -> Point:
+    return msgspec.structs.replace(point, signals=point.instances.get(name, point.signals), instances={})
 
 
 def _kv(point: Point, out_of_kv: float) -> str:

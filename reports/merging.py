@@ -32,6 +32,9 @@ def merged_point(runs: Sequence[Point]) -> Point:
         **dict.fromkeys(OWN),
         by_tenant=_tenants([one.by_tenant for one in runs]),
         signals=_signals([one.signals for one in runs]),
+        instances={
+            name: _signals([one.instances[name] for one in runs if name in one.instances]) for name in first.instances
+        },
         sla=tuple(_sla(results) for results in zip(*(one.sla for one in runs), strict=True)),
         validity=_validity([one.validity for one in runs if one.validity is not None]),
         saturated=next(iter(_half([one.saturated for one in runs])), None),

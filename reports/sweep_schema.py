@@ -52,6 +52,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     slow_e2el: dict[str, float] = {}  # the same of the slowest answers (decode, queue, ...)
     max_over_mean: float | None = None  # of the plan's outputs in batches of max_num_seqs; None: a server's own seats
     signals: Signals = Signals()
+    instances: dict[str, Signals] = {}  # of each, where prefill and decode have one of their own
     sla: tuple[SlaResult, ...] = ()
     validity: Validity | None = None
     saturated: str | None = None  # why arrivals outrun completions here; None: they do not, or there is no rate

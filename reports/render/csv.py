@@ -39,7 +39,8 @@ def _requests(one: Reported, named: bool) -> Iterable[list[Any]]:
 
 def points_csv(sweep: SweepFile) -> str:
     """A line per run of the sweep."""
-    fields = [one for one in Point.__struct_fields__ if one not in ("values", "signals", "sla", "validity", *INTERVALS)]
+    apart = ("values", "signals", "instances", "sla", "validity", *INTERVALS)
+    fields = [one for one in Point.__struct_fields__ if one not in apart]
     signals = [one for one in type(Point(values=(), folder="").signals).__struct_fields__ if one != "blocked"]
     ends = [f"{name}_{end}" for name in INTERVALS for end in ("low", "high")]
     header = [*sweep.params, *fields, *ends, *signals, "validity", *sweep.sla]

@@ -14,8 +14,10 @@ from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.ledger import StepArray, check_identities
 from engines.scheduling.pair import PairConfig
 from engines.scheduling.quotas import Quota
+from engines.simulated.cost import CostExecutor
 from engines.simulated.disaggregated import SimulatedPair
 from engines.simulated.law import DecodeTerms, GapTerms, MixedTerms, Origin, StepLaw
+from tests.engines.simulated.laws import run_step_by_step
 from workloads.pacing import Pacing
 from workloads.plan import UGAP, RequestPlan
 
@@ -50,11 +52,14 @@ def run(
     lengths: Sequence[tuple[int, int]],
     at_ms: Sequence[float] | None = None,
     observer: Observer | None = None,
+    priority: Sequence[int] | None = None,
 ) -> RunRecord:
     """at_ms: when each request comes; None: all at once."""
     prompts, outputs = zip(*lengths, strict=True)
     arrivals = np.arange(len(prompts)) if at_ms is None else np.array(at_ms)
-    plan = RequestPlan.of(prompts, outputs, arrivals_ugap=np.round(arrivals * UGAP).astype(np.int64))
+    columns = {"arrivals_ugap": np.round(arrivals * UGAP).astype(np.int64)}
+    columns |= {} if priority is None else {"priority": np.array(priority)}
+    plan = RequestPlan.of(prompts, outputs, **columns)
     pacing = Pacing(plan.arrivals_ugap, rate_per_s=None if at_ms is None else 1000.0)
     return engine.run(plan, pacing, observer or SilentObserver())
 
@@ -207,6 +212,52 @@ def test_a_tenant_keeps_to_its_seats_in_each_instance() -> None:
     assert {row.status for row in record.rows} == {"completed"}
 
 
+def test_a_prompt_waits_for_blocks_that_come_back_and_gives_none_up() -> None:
+    """Request 1 keeps 2 of 6 blocks until the only seat to decode is free; request 2 has computed 16 of its 20 tokens
+    in the other 4 and waits for a fifth."""
+    record = run(
+        pair({"kv_blocks": 6, "max_num_batched_tokens": 8, "admission": "optimistic"}, {"max_num_seqs": 1}),
+        [(20, 20), (8, 2), (20, 2)],
+        at_ms=[0, 30, 40],
+    )
+    assert not record.steps["preempted"].any()
+    assert not record.steps["recomputed_tokens"].any()
+    free_ms = events_ms(record, 0)[-1]
+    assert events_ms(record, 2)[0] == pytest.approx(free_ms + 2 * BLOCK_MS + 1.4)  # request 1's KV, the last 4 tokens
+    assert {row.status for row in record.rows} == {"completed"}
+
+
+def test_who_waits_for_its_kv_gets_up_for_nobody() -> None:
+    """The only seat is given to request 0, whose KV takes 100 ms to come; the more urgent request 1 has to wait."""
+    urgent = {"order": "priority", "preempt_for_priority": True, "max_num_seqs": 1}
+    record = run(pair({}, urgent, block_ms=20), [(20, 3), (4, 3)], at_ms=[0, 10], priority=[2, 0])
+    by_index = {row.i: row for row in record.rows}
+    assert by_index[0].transfer_ended == 103 * MS
+    assert by_index[1].transfer_asked == 103 * MS
+    assert (by_index[0].preemptions, by_index[1].preemptions) == (1, 0)
+    assert {row.status for row in record.rows} == {"completed"}
+
+
+def test_a_prompt_that_is_lost_while_its_token_is_sampled_is_computed_again_where_it_decodes() -> None:
+    """The step that samples request 2's first token still runs when request 1 needs a block and takes one of its. It
+    then waits to decode, behind request 0, and nowhere else: request 3 goes before it where prompts are computed."""
+    settings = {
+        "kv_blocks": 4, "max_num_batched_tokens": 8, "max_prompt_chunk": 4, "admission": "optimistic",
+        "victim": "least-computed",
+    }  # fmt: skip
+    overlapped = msgspec.structs.replace(LAW, overlapped=True)
+    lengths = [(4, 20), (12, 3), (8, 3), (8, 2)]
+    record = run(pair(settings, {"max_num_seqs": 1}, overlapped), lengths, at_ms=[0, 10, 10, 30])
+    prefill, decode = (record.steps[record.steps["instance"] == one] for one in (0, 1))
+    assert (prefill["preempted"].sum(), decode["preempted"].sum()) == (1, 0)
+    assert (prefill["recomputed_tokens"].sum(), decode["recomputed_tokens"].sum()) == (0, 8)
+    by_index = {row.i: row for row in record.rows}
+    assert by_index[2].transfer_asked is None
+    assert None not in [by_index[one].transfer_asked for one in (0, 1, 3)]
+    assert [row.output_tokens for row in record.rows] == [20, 3, 3, 2]
+    assert [len([stint for stint in by_index[2].stints if stint.slot == slot]) for slot in (1, 4)] == [1, 1]
+
+
 def test_planning_beside_a_running_step_hands_over_as_well() -> None:
     """The step after the one that samples a first token is planned before that token is seen."""
     overlapped = msgspec.structs.replace(LAW, overlapped=True)
@@ -214,6 +265,30 @@ def test_planning_beside_a_running_step_hands_over_as_well() -> None:
     assert {row.status for row in record.rows} == {"completed"}
     assert record.steps["discarded_tokens"].sum() == 0
     assert record.steps["sampled_tokens"].sum() == 3 + 2 + 9
+
+
+@pytest.mark.parametrize("overlapped", [False, True], ids=["one by one", "overlapped"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"admission": "optimistic", "kv_blocks": 12}, {"prompt_buckets": (8,)}], ids=str
+)
+def test_prompts_alone_are_computed_as_by_an_engine_of_one_instance(
+    overlapped: bool, settings: dict[str, object]
+) -> None:
+    """Requests of one output token never get to the other instance: the ledger is the ordinary loop's, bit for bit."""
+    engine = pair(settings, {}, msgspec.structs.replace(LAW, overlapped=overlapped))
+    lengths = [((7 * i) % 40 + 1, 1) for i in range(50)]
+    record = run(engine, lengths, at_ms=[1.3 * i for i in range(50)])
+    plan = RequestPlan.of(*zip(*lengths, strict=True), arrivals_ugap=np.arange(50) * UGAP * 13 // 10)
+    alone = run_step_by_step(
+        plan,
+        engine.config.prefill,
+        lambda clock: CostExecutor(engine.law, clock),
+        depth=int(overlapped),
+        rate_per_s=1000.0,
+    )
+    for name in record.steps.dtype.names or ():
+        assert record.steps[name].tolist() == alone.steps[name].tolist(), name
+    assert [row.first for row in record.rows] == [row.first for row in alone.rows]
 
 
 def test_the_same_bits_every_time() -> None:

@@ -22,7 +22,8 @@ from reports.curves import (
     write_sweep,
 )
 from reports.files import FolderError
-from reports.limits import annotated
+from reports.limits import annotated, cause
+from reports.merging import merged_point
 from reports.recommend import recommend
 from reports.saturation import saturation
 from reports.schema import PacingInfo, SlaResult, Validity
@@ -136,6 +137,20 @@ def test_the_signal_that_limits_the_next_step(name: str, left: dict[str, object]
     assert advice.evidence["setting"] == "8"
     assert advice.evidence["next_setting"] == "16"
     assert advice.evidence["next_output_token_per_s"] == 1001
+
+
+def test_of_two_instances_the_one_that_is_waited_for_is_the_limit() -> None:
+    """Half of two devices are busy and requests wait: of one device that would be the host's fault."""
+    whole = Signals(device_busy=0.5, waiting_mean=9.0)
+    prefill = Signals(device_busy=0.97, waiting_mean=9.0, blocked={"tokens": 0.6})
+    decode = Signals(device_busy=0.03, waiting_mean=0.0)
+    one = point(8, 100, signals=whole, instances={"prefill": prefill, "decode": decode})
+    assert cause(None, one) == (
+        "token_budget",
+        "requests wait for the step's token budget in 60% of the steps (device 97% busy), at the prefill instance",
+    )
+    assert merged_point([one, one, one]).instances == one.instances
+    assert cause(None, msgspec.structs.replace(one, instances={}))[0] == "host"
 
 
 def test_a_batch_that_still_pays_is_not_limited_by_compute() -> None:
