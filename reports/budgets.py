@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from reports.gate import LATENCY, RATES, latency_of, stat_of
-from reports.judge import OPEN_LOOP
-from reports.metrics import LATENCIES
+from reports.metrics import IN_OPEN_LOOP, LATENCIES
 from reports.schema import RunFile
 from reports.summary_schema import Distribution
 
@@ -90,7 +89,7 @@ def _parse(text: str) -> Budget:
 
 def in_open_loop(budget: Budget) -> Budget:
     """There a wait before sending counts, as it does for an SLA."""
-    latency = OPEN_LOOP.get(budget.latency or "")
+    latency = IN_OPEN_LOOP.get(budget.latency or "")
     return Budget(f"{budget.stat}_{latency}", budget.share) if latency else budget
 
 

@@ -1,12 +1,8 @@
 """Whether a run meets its SLAs: pass, fail, or too little data to tell.
 
 A percentile SLA says "at least a share p of all requests is within the bound", and so does a share SLA. Both are
-accepted by the binomial early-stopping test of MLPerf's loadgen (early_stopping.cc): with t violations, it takes
-
-    the smallest h with I_p(h, t + 1) <= 1 - confidence
-
-requests within the bound, where I is the regularised incomplete beta function. It fails when the measured value is
-itself beyond the bound. Failed and missing requests are violations. Counts are those of the effective sample.
+accepted by the test of early_stopping.py, and fail when the measured value is itself beyond the bound. Failed and
+missing requests are violations. Counts are those of the effective sample; see sample.py.
 """
 
 from __future__ import annotations
@@ -19,38 +15,20 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from scipy.special import betainc, stdtrit
+from scipy.special import stdtrit
 
-from engines.base import MISSING, RunRecord
+from engines.base import RunRecord
+from reports.early_stopping import accepts, total_needed
 from reports.gate import Sla
-from reports.metrics import BoolArray, RequestTimes
-from reports.quantiles import FloatArray, effective_n, quantile, wilson_interval
+from reports.metrics import IN_OPEN_LOOP, BoolArray, RequestTimes
+from reports.quantiles import effective_n, quantile, wilson_interval
+from reports.sample import Sample
 from reports.schema import Criteria, SlaResult, Verdict
 from reports.scope import Scope
 from reports.summary_schema import Goodput, Throughput
 from reports.tally import Tally
 
 NOTHING = "nothing was measured"
-BETWEEN_TOKENS = ("tpot_ms", "itl_ms")
-OPEN_LOOP = {"ttft_ms": "ttft_sched_ms", "e2el_ms": "e2el_sched_ms"}
-
-
-def accepts(total: int, violations: int, p: float, confidence: float) -> bool:
-    """Do `total` independent requests, `violations` of them beyond the bound, prove that a share p is within it?"""
-    within = total - violations
-    return within > 0 and float(betainc(within, violations + 1, p)) <= 1 - confidence
-
-
-def total_needed(violations: int, p: float, confidence: float) -> int:
-    """The smallest number of independent requests that proves it with this many violations (P99 at 0.95: 299, 473)."""
-    high = 1
-    while not accepts(high, violations, p, confidence):
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if accepts(middle, violations, p, confidence) else (middle, high)
-    return high
 
 
 class Violations(NamedTuple):
@@ -72,6 +50,10 @@ class Judge:
     open_loop: bool = False
     interrupted: bool = False
     scope: Scope | None = None
+
+    @property
+    def _sample(self) -> Sample:
+        return Sample(self.times, self.interrupted)
 
     def results(self, slas: Sequence[Sla]) -> tuple[SlaResult, ...]:
         return tuple(self._whole(self._of(sla.scope)._result(sla, slas)) for sla in slas)
@@ -95,6 +77,9 @@ class Judge:
             attainment_ci=wilson_interval(share, n_eff),
         )
 
+    def _judged(self, latency: str) -> str:
+        return IN_OPEN_LOOP.get(latency, latency) if self.open_loop else latency
+
     def _of(self, scope: Scope | None) -> Judge:
         """The judge of that part."""
         if scope is None:
@@ -117,11 +102,11 @@ class Judge:
 
     def _result(self, sla: Sla, slas: Sequence[Sla]) -> SlaResult:
         if sla.latency is not None:
-            latency = OPEN_LOOP.get(sla.latency, sla.latency) if self.open_loop else sla.latency
+            latency = self._judged(sla.latency)
             metric = f"{sla.stat}_{latency}"
-            if self._immeasurable(latency):
+            if self._sample.immeasurable(latency):
                 return self._plain(sla, metric, None, 0, f"{NOTHING}: no answer came in two pieces or more")
-            values, n_eff = self._tally(latency)
+            values, n_eff = self._sample.tally(latency)
             if len(values) == 0:
                 return self._plain(sla, metric, None, 0)
             if sla.stat == "mean":
@@ -136,53 +121,13 @@ class Judge:
             violated = Violations(good.size, int((~good).sum()), n_eff)
             return self._share(sla, sla.metric, float(good.mean()) if good.size else None, violated, sla.bound)
         if sla.metric == "failure_rate":
-            failed = self.times.failed[self._counted()]
+            failed = self.times.failed[self._sample.counted()]
             share = float(failed.mean()) if failed.size else None
             violated = Violations(failed.size, int(failed.sum()), effective_n(failed.astype(float)))
             return self._share(sla, sla.metric, share, violated, 1 - sla.bound)
         at_goodput = sla.metric == "goodput_request_per_s"
         rate = self.goodput(slas).request_per_s if at_goodput else getattr(self.throughput, sla.metric)
         return self._plain(sla, sla.metric, rate, int(self.times.completed.sum()))
-
-    def _counted(self) -> BoolArray:
-        """Requests that must meet the SLA: all that ended, except those an interrupt cancelled."""
-        return ~self.times.cancelled if self.interrupted else np.ones(len(self.times), dtype=np.bool_)
-
-    def _immeasurable(self, latency: str) -> bool:
-        """Whether there are answers, and none of them could show the time between its tokens: each is one token, or a
-        server sends it in one piece. A request that lacks what others have is a miss; here there is nothing to miss,
-        whatever failed beside them."""
-        answered = self.times.completed & (self.times.first_ns != MISSING)
-        if latency not in BETWEEN_TOKENS or not answered.any():
-            return False
-        return len(self.times.gaps_ms) == 0 if latency == "itl_ms" else bool(np.isnan(self.times.tpot_ms).all())
-
-    def _tally(self, latency: str) -> tuple[Tally, float]:
-        """Values, infinite where a request failed or lacks one, and their effective number."""
-        if latency != "itl_ms":
-            values, n_eff = self._sample(latency)
-            return Tally(np.sort(values), np.ones(values.shape[0], np.int64)), n_eff
-        lost = int((self._counted() & ~self.times.completed).sum())
-        gaps = self.times.gaps_ms.with_infinite(lost)
-        independent = self.times.effective_n(latency) / max(1, len(self.times.gaps_ms))
-        return gaps, len(gaps) * independent
-
-    def _sample(self, latency: str) -> tuple[FloatArray, float]:
-        """Values of single requests in order of sending, infinite where one failed or lacks it, and their effective
-        number."""
-        counted = self._counted()
-        if latency == "tpot_ms":
-            counted = counted & ~self.times.single_token
-        values = self.times.latency(latency)[counted]
-        missing = np.isnan(values)
-        if not values.size:
-            return values, 0.0
-        # Failures may come in bursts while the others' latencies look independent: the worse of the two counts.
-        present = values[~missing]
-        independent = effective_n(missing.astype(float)) / values.size
-        if present.size:
-            independent = min(independent, effective_n(present) / present.size)
-        return np.where(missing, np.inf, values), values.size * independent
 
     def _good(self, slas: Sequence[Sla]) -> tuple[BoolArray, float]:
         """Which requests met every latency SLA, and their effective number. Empty without such an SLA.
@@ -192,12 +137,12 @@ class Judge:
         loosest: dict[tuple[Scope | None, str], float] = {}
         for sla in slas:
             if sla.latency is not None and sla.latency != "itl_ms":
-                latency = OPEN_LOOP.get(sla.latency, sla.latency) if self.open_loop else sla.latency
+                latency = self._judged(sla.latency)
                 loosest[sla.scope, latency] = max(sla.bound, loosest.get((sla.scope, latency), 0.0))
-        counted = self._counted()
+        counted = self._sample.counted()
         if {latency for _, latency in loosest} == {"tpot_ms"}:
             counted = counted & ~self.times.single_token
-        unknown = any(self._of(scope)._unanswerable(latency) for scope, latency in loosest)
+        unknown = any(self._of(scope)._sample.unanswerable(latency) for scope, latency in loosest)
         if not loosest or unknown or not counted.any():
             return np.empty(0, dtype=np.bool_), 0.0
         good = self.times.completed.copy()
@@ -206,13 +151,9 @@ class Judge:
             within |= ~self._members(scope)
             good &= (within | self.times.single_token) if latency == "tpot_ms" else within
         good = good[counted]
-        samples = [self._of(scope)._sample(latency) for scope, latency in loosest]
+        samples = [self._of(scope)._sample.values(latency) for scope, latency in loosest]
         shares = [n_eff / values.size for values, n_eff in samples if values.size]
         return good, good.shape[0] * min([effective_n(good.astype(float)) / good.shape[0], *shares])
-
-    def _unanswerable(self, latency: str) -> bool:
-        """Immeasurable, and not for want of a second token: nobody knows whether those answers were good."""
-        return self._immeasurable(latency) and not bool(self.times.single_token[self.times.completed].all())
 
     def _share(self, sla: Sla, metric: str, value: float | None, violated: Violations, p: float) -> SlaResult:
         """At least a share p without violation?"""

@@ -11,8 +11,8 @@ import math
 
 import msgspec
 
+from reports.early_stopping import accepts, total_needed
 from reports.gate import Sla, parse_all
-from reports.judge import accepts, total_needed
 from reports.metrics import definitions
 from reports.schema import Criteria, RunFile, SlaResult, Validity, Verdict
 from reports.summary_schema import Distribution, Summary

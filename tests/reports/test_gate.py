@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reports.early_stopping import accepts, total_needed
 from reports.gate import RATES, SHARES, apart, exit_code, parse, parse_all
-from reports.judge import accepts, total_needed
 from reports.metrics import LATENCIES
 from reports.quantiles import quantile
 from reports.schema import SlaResult
