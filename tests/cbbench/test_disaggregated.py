@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engines.simulated.law import LAW_FILE, save_law
@@ -79,9 +80,22 @@ def test_what_makes_no_sense_is_one_line(cbbench: Call, settings: tuple[object, 
 
 
 def test_a_law_of_a_run_does_not_know_the_link(cbbench: Call) -> None:
-    save_law(LAW, Path(LAW_FILE))
+    """Nor, if it is an old one, how many bytes go over it."""
     run = ("run", "--engine", "simulated", "--law", LAW_FILE, "--model", "tiny", "--num-requests", 4, *LENGTHS, *PAIR)
-    assert "calibrate" in cbbench(*run, "-o", "out").error_line
+    save_law(LAW, Path(LAW_FILE))
+    assert "calibrate" in cbbench(*run, "--kv-link-gb-per-s", 2, "-o", "out").error_line
+    knows = msgspec.structs.replace(LAW.origin, kv_bytes_per_token=1_000_000)
+    save_law(msgspec.structs.replace(LAW, origin=knows), Path(LAW_FILE))
+    assert "--kv-link-gb-per-s N" in cbbench(*run, "-o", "out").error_line
+    assert cbbench(*run, "--kv-link-gb-per-s", 2, "-o", "out").code == 0
+    (one,) = [
+        row for line in Path("out/requests.jsonl").read_bytes().splitlines() if (row := json.loads(line))["i"] == 0
+    ]
+    blocks = -(-one["prompt_tokens"] // 16)
+    assert one["transfer_ended"] - one["transfer_asked"] == blocks * 16 * 500_000  # 1 MB a token at 2 GB/s
+
+
+def test_other_commands_refuse_two_instances(cbbench: Call) -> None:
     assert "--disaggregate" in cbbench("tune", *ENGINE, "--disaggregate", "--sla", "p99_ttft_ms<=9").error_line
     assert cbbench("serve", "--disaggregate").code == 2
 
