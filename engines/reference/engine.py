@@ -70,9 +70,12 @@ def default_kv_blocks(
 def host_blocks(model: LoadedModel, block_size: int) -> int:
     """KV blocks that a quarter of the host's free memory holds, one at least: where a GPU's are swapped to, each is
     there for good."""
-    llama = model.llama
-    block_bytes = llama.config.kv_elements_per_token * block_size * llama.dtype.itemsize
-    return max(int(free_bytes(torch.device("cpu")) * MEMORY_SHARE) // block_bytes, 1)
+    return max(int(free_bytes(torch.device("cpu")) * MEMORY_SHARE) // kv_block_bytes(model, block_size), 1)
+
+
+def kv_block_bytes(model: LoadedModel, block_size: int) -> int:
+    """K and V of a block in all layers."""
+    return block_size * model.llama.config.kv_elements_per_token * model.llama.dtype.itemsize
 
 
 class ReferenceEngine:
@@ -106,11 +109,11 @@ class ReferenceEngine:
         self._sampling = sampling
         self.clock = clock or WallClock()
         llama = model.llama
-        block_bytes = config.block_size * llama.config.kv_elements_per_token * llama.dtype.itemsize
-        _require_memory("--kv-blocks", config.kv_blocks, block_bytes, free_bytes(llama.device), "are free")
+        block_bytes = kv_block_bytes(model, config.block_size)
+        require_memory("--kv-blocks", config.kv_blocks, block_bytes, free_bytes(llama.device), "are free")
         if config.swap_blocks:
             host_bytes = free_bytes(torch.device("cpu"))
-            _require_memory("--swap-blocks", config.swap_blocks, block_bytes, host_bytes, "are free on the host")
+            require_memory("--swap-blocks", config.swap_blocks, block_bytes, host_bytes, "are free on the host")
         self.pool = KVPool(llama.config, config.kv_blocks, config.block_size, dtype=llama.dtype, device=llama.device)
         self._kernels = choose_kernels(attention, llama.config, llama.dtype, llama.device, config.max_num_seqs)
         graph_sizes, self._graphs = choose_sizes(cuda_graphs, self._kernels, llama.device, config.max_num_seqs)
@@ -197,7 +200,8 @@ class ReferenceEngine:
         )
 
 
-def _require_memory(option: str, blocks: int, block_bytes: int, free: int, where: str) -> None:
+def require_memory(option: str, blocks: int, block_bytes: int, free: int, where: str) -> None:
+    """EngineError, naming the option, where so many blocks do not fit."""
     if blocks * block_bytes > free:
         kv_gib, free_gib = blocks * block_bytes / 2**30, free / 2**30
         raise EngineError(f"{option} {blocks}: {kv_gib:.1f} GiB of KV, {free_gib:.1f} GiB {where}")

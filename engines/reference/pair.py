@@ -13,7 +13,8 @@ from engines.disaggregated import Instance, Pair, run_disaggregated
 from engines.garbage import light_garbage_collection
 from engines.loop import WallClock
 from engines.reference.beside import CopyLink, ThreadedExecutor, Worker
-from engines.reference.engine import LoadedModel, ReferenceEngine
+from engines.reference.engine import LoadedModel, ReferenceEngine, kv_block_bytes, require_memory
+from engines.reference.kv_pool import free_bytes
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.handover import Transfer
 from engines.scheduling.pair import PairConfig
@@ -62,6 +63,12 @@ class ReferencePair:
                     clock=self.clock,
                 )
 
+        # What a pool has not written to yet is still counted as free on a CPU.
+        block_bytes, device = kv_block_bytes(model, config.prefill.block_size), model.llama.device
+        left_bytes = free_bytes(device) - config.decode.kv_blocks * block_bytes
+        if left_bytes > 0:  # else the decode instance says so
+            where = "are free beside the decode instance's"
+            require_memory("--prefill-kv-blocks", config.prefill.kv_blocks, block_bytes, left_bytes, where)
         self._prefill, self._decode = instance(config.prefill), instance(config.decode)
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from engines.base import Observer, RequestRow, RunRecord, Signal, SilentObserver
+from engines.base import EngineError, Observer, RequestRow, RunRecord, Signal, SilentObserver
 from engines.reference.engine import LoadedModel, ReferenceEngine
 from engines.reference.model.weights import load_model
 from engines.reference.pair import ReferencePair
@@ -138,3 +138,17 @@ def test_describe_says_what_each_has(model: LoadedModel) -> None:
     assert described["disaggregate"] is True
     assert (described["prefill_kv_blocks"], described["kv_blocks"]) == (50, 200)
     assert (described["prefill_max_num_seqs"], described["threads"]) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "says"),
+    [
+        (10**12, 200, r"--prefill-kv-blocks 1000000000000: .* GiB of KV, .* GiB are free beside the decode instance's"),
+        (200, 10**12, r"--kv-blocks 1000000000000: .* GiB of KV, .* GiB are free"),
+    ],
+)
+def test_a_pool_that_does_not_fit_is_refused_by_its_name(
+    model: LoadedModel, prefill: int, decode: int, says: str
+) -> None:
+    with pytest.raises(EngineError, match=says):
+        ReferencePair(model, PairConfig(_config(kv_blocks=prefill), _config(kv_blocks=decode)))
