@@ -1,6 +1,6 @@
 """A report before it becomes HTML or Markdown: sections of texts, figures, tables and charts.
 
-A chart here is its data and what they mean; render/charts.py draws it. Every text is plain and is escaped by whoever
+A chart here is its data and what they mean; render/charts/ draws it. Every text is plain and is escaped by whoever
 prints it.
 """
 

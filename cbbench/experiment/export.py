@@ -217,9 +217,9 @@ def places(source: Source, kind: str, formats: Sequence[str], output: Path | Non
 
 
 def pictures(source: Source, kind: str, formats: Sequence[str], output: Path | None) -> dict[Path, Callable[[], bytes]]:
-    from reports.render import charts
+    from reports.render.charts.pictures import png, svg
 
-    draw: dict[str, Callable[..., bytes]] = {"png": charts.png, "svg": lambda chart: charts.svg(chart).encode()}
+    draw: dict[str, Callable[..., bytes]] = {"png": png, "svg": lambda chart: svg(chart).encode()}
     found = source.page.charts()
     if not found:
         raise UsageError(f"--format: there is nothing to draw in {source.folder}")

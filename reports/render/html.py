@@ -34,10 +34,10 @@ def html(report: Report) -> str:
 
 def _drawn(found: list[Chart]) -> tuple[dict[str, Any], str]:
     """(specifications by the name of their place in the page, the library that draws them)"""
-    from reports.render import charts
+    from reports.render.charts.spec import javascript, spec
 
-    specs = {f"chart-{at}": charts.spec(chart) for at, chart in enumerate(found)}
-    return specs, charts.javascript().replace("</script", "<\\/script")
+    specs = {f"chart-{at}": spec(chart) for at, chart in enumerate(found)}
+    return specs, javascript().replace("</script", "<\\/script")
 
 
 def _asset(name: str) -> str:

@@ -13,7 +13,8 @@ import pytest
 
 from reports.document import Axis, Bars, Chart, Curve, Line, Lines, Rule, Seats, Spot
 from reports.pages.axes import fitted
-from reports.render import charts
+from reports.render.charts.pictures import SCALE, WIDTH, png, svg
+from reports.render.charts.spec import spec
 
 SPOTS = [
     Spot(10, 5, "1", "static", {"limit": "slots"}, (4, 7), (9, 11)),
@@ -36,12 +37,12 @@ PLOTS = {
 @pytest.mark.parametrize("kind", PLOTS)
 def test_every_kind_is_drawn(kind: str) -> None:
     chart = Chart(kind, "Its title & more", PLOTS[kind], "Its caption.")
-    drawn = charts.svg(chart)
+    drawn = svg(chart)
     assert "Its title &amp; more" in drawn
     assert "Its caption." in drawn
     assert "var(--" not in drawn  # a picture knows no page to take colours from
     assert drawn.count("<path") > 10
-    assert drawn == charts.svg(chart)
+    assert drawn == svg(chart)
 
 
 @pytest.mark.parametrize("value", [1.7e308, 1e-320, math.inf, -math.inf, math.nan])
@@ -66,14 +67,14 @@ def test_a_number_too_large_or_none_at_all_spoils_no_chart(value: float) -> None
     }
     for name, plot in kinds.items():
         chart = Chart(name, "Far", plot)
-        json.dumps(charts.spec(chart), allow_nan=False)
-        drawn = charts.svg(chart)
+        json.dumps(spec(chart), allow_nan=False)
+        drawn = svg(chart)
         assert drawn.count("<path") > 3, name
         assert "NaN" not in drawn, name
 
 
 def test_a_curve_shows_labels_rules_and_why() -> None:
-    drawn = charts.svg(Chart("curve", "Curve", PLOTS["curve"]))
+    drawn = svg(Chart("curve", "Curve", PLOTS["curve"]))
     for word in ("p99&lt;=10", "static", "continuous", "limit: slots"):
         assert word in drawn, word
     labels = re.findall(r'<text text-anchor="\w+" transform="[^"]*"[^>]*>([123])</text>', drawn)
@@ -83,27 +84,27 @@ def test_a_curve_shows_labels_rules_and_why() -> None:
 def test_each_mark_has_its_shape_and_a_legend_its_title() -> None:
     spots = [Spot(1, 1, "", "a", marks=["recommended"]), Spot(2, 2, "", "b", marks=["knee"]), Spot(3, 3, "", "b")]
     chart = Chart("curve", "Curve", Curve(Axis("x"), Axis("y"), spots, legend="the-knob"))
-    made = charts.spec(chart)
+    made = spec(chart)
     shaped = [one for one in made["layer"] if "shape" in one["mark"]]
     around = {one["mark"]["shape"]: made["datasets"][one["data"]["name"]] for one in shaped}
     marked = {shape: [row["x"] for row in rows] for shape, rows in around.items()}
     assert marked == {"circle": [1], "diamond": [2]}
-    assert ">the-knob<" in charts.svg(chart)
+    assert ">the-knob<" in svg(chart)
 
 
 def test_words_are_not_joined() -> None:
     def lines(plot: Curve) -> int:
-        return sum(one["mark"]["type"] == "line" for one in charts.spec(Chart("c", "C", plot))["layer"])
+        return sum(one["mark"]["type"] == "line" for one in spec(Chart("c", "C", plot))["layer"])
 
     assert lines(Curve(Axis("x"), Axis("y"), SPOTS)) == 1
     assert lines(Curve(Axis("x"), Axis("y"), SPOTS, joined=False)) == 0
 
 
 def test_png() -> None:
-    picture = charts.png(Chart("bars", "Bars", PLOTS["bars"]))
+    picture = png(Chart("bars", "Bars", PLOTS["bars"]))
     assert picture[:8] == b"\x89PNG\r\n\x1a\n"
     width, _ = struct.unpack(">II", picture[16:24])
-    assert width >= charts.WIDTH * charts.SCALE
+    assert width >= WIDTH * SCALE
 
 
 def test_without_the_extra_one_line_says_what_to_install() -> None:

@@ -1,0 +1,16 @@
+"""Charts as Vega-Lite: one specification gives the interactive chart of a page, SVG and PNG, without a browser.
+
+The only folder that needs the extra `charts`. Colours are CSS variables, so that the page can change them.
+"""
+
+from __future__ import annotations
+
+from reports.files import FolderError
+
+try:
+    import altair  # noqa: F401
+    import vl_convert  # noqa: F401
+except ImportError as error:
+    raise FolderError(
+        'charts need altair and vl-convert: pip install "cbbench[charts]" (a page without charts: --no-charts)'
+    ) from error

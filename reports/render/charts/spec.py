@@ -1,0 +1,78 @@
+"""The specification of a whole chart, and the script with which a page draws it."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, cast
+
+import altair as alt
+import vl_convert
+
+from reports.document import Bars, Chart, Curve, Lines
+from reports.extent import within
+from reports.render.charts.bars import bar_layers
+from reports.render.charts.curve import curve_layers
+from reports.render.charts.lines import line_layers
+from reports.render.charts.seats import seat_layers
+
+Spec = dict[str, Any]
+
+HEIGHT = 340  # of a curve, in pixels
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
+
+
+@cache
+def javascript() -> str:
+    """Vega, Vega-Lite and Vega-Embed in one script, for every chart of a page; it defines window.vegaEmbed."""
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+
+
+def spec(chart: Chart) -> Spec:
+    """Vega-Lite with the data inside, as wide as what it is put into."""
+    plot = chart.plot
+    if isinstance(plot, Curve):
+        layers, height = curve_layers(plot), HEIGHT
+    elif isinstance(plot, Lines):
+        layers, height = line_layers(plot), 220
+    elif isinstance(plot, Bars):
+        layers, height = bar_layers(plot), 34 * len({bar for bar, _, _ in plot.parts}) + 10
+    else:
+        layers, height = seat_layers(plot), plot.slots * (18 if plot.slots <= 8 else 12 if plot.slots <= 32 else 8)
+    made: Spec = alt.layer(*layers).properties(width="container", height=height).to_dict(validate=False)
+    made["config"] = _config()
+    made["autosize"] = {"type": "fit-x", "contains": "padding"}
+    return cast(Spec, _as_json(made))
+
+
+def _as_json(value: Any) -> Any:
+    """With nothing that JSON has no number for: it is a gap. What is too far for an axis lies at its end."""
+    if isinstance(value, dict):
+        return {key: _as_json(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_as_json(one) for one in value]
+    if isinstance(value, float):
+        return within(value) if math.isfinite(value) else None
+    return value
+
+
+def _config() -> Spec:
+    words = {"labelColor": "var(--muted)", "titleColor": "var(--muted)", "labelFontSize": 11, "titleFontSize": 12}
+    return {
+        "background": "transparent",
+        "font": FONT,
+        "view": {"stroke": None},
+        "axis": words | {
+            "gridColor": "var(--grid)", "domainColor": "var(--grid)", "tickColor": "var(--grid)",
+            "titleFontWeight": "normal", "titlePadding": 8, "labelOverlap": "greedy", "labelSeparation": 6,
+        },
+        "axisX": {"grid": False},
+        "legend": words | {
+            "symbolType": "circle", "symbolOpacity": 1, "symbolSize": 70, "labelColor": "var(--ink)", "labelLimit": 260,
+        },
+        "title": {
+            "color": "var(--ink)", "subtitleColor": "var(--muted)", "fontSize": 15, "subtitleFontSize": 11,
+            "fontWeight": 600, "subtitlePadding": 5,
+        },
+        "text": {"fontSize": 11},
+    }  # fmt: skip
