@@ -135,7 +135,7 @@ def _said(texts: Texts, index: int, *, shorten: bool) -> dict[str, Any]:
     if not shorten:
         return {"prompt": content} if isinstance(content, str) else {"messages": content}
     said = content if isinstance(content, str) else f"{len(content)} messages: {content[-1].get('content')}"
-    words = " ".join(said.split())
+    words = " ".join("".join(one if one.isprintable() else " " for one in said).split())  # for a terminal
     return {"prompt": words if len(words) <= SHOWN_CHARACTERS else words[: SHOWN_CHARACTERS - 1] + "…"}
 
 

@@ -49,5 +49,5 @@ def group_table(name: str, groups: Mapping[str, Group], open_loop: bool) -> Tabl
         first = latency.ttft_sched_ms if open_loop else latency.ttft_ms
         times = (first.p50, first.p99, latency.tpot_ms.p99, one.max_wait_ms, one.output_token_per_s)
         done = f"{one.completed:,}" if one.completed == one.requests else f"{one.completed:,}/{one.requests:,}"
-        table.add_row(label, done, *map(number, times), f"{one.preemptions:,}", f"{one.service_tokens:,}")
+        table.add_row(Text(label), done, *map(number, times), f"{one.preemptions:,}", f"{one.service_tokens:,}")
     return table

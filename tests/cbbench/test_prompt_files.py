@@ -95,6 +95,18 @@ def test_more_requests_than_prompts_say_so(cbbench: Call) -> None:
     assert said in read_run(Path("out")).notes
 
 
+def test_what_a_file_says_is_no_command_to_the_terminal(cbbench: Call, prompts: Path) -> None:
+    """Neither Rich's markup nor an escape sequence."""
+    rows = [{"prompt": "[/b]\x1b[31m red", "output_tokens": 2, "tenant": tenant} for tenant in ("[/a]", "b")]
+    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    outcome = cbbench("run", *OURS, "--workload", "prompts.jsonl", "-o", "out")
+    assert outcome.code == 0, outcome.err
+    assert "[/a]" in outcome.out
+    sample = cbbench("workload", "sample", "prompts.jsonl")
+    assert "[/b] [31m red" in sample.out
+    assert "\x1b" not in sample.out
+
+
 def test_a_sweep_from_the_file_of_settings(cbbench: Call) -> None:
     Path("cbbench.toml").write_text('workload = "prompts.jsonl"\nmax-model-len = 128\n')
     outcome = cbbench("sweep", "max-num-seqs", "--values", "1,2", "--model", "tiny", "--device", "cpu", "-o", "out")
