@@ -35,9 +35,14 @@ def disk(path: Path) -> Iterator[None]:
         raise FolderError(f"{path}: {error.strerror or error}", exit_code=code) from error
 
 
+def json_bytes(content: object) -> bytes:
+    """Indented, as all our JSON, with a line's end."""
+    return msgspec.json.format(msgspec.json.encode(content, enc_hook=_plain), indent=2) + b"\n"
+
+
 def write_atomic(path: Path, content: object) -> None:
     """JSON for people to read, replaced at once: whoever reads sees the old file or the new one."""
-    write_whole(path, msgspec.json.format(msgspec.json.encode(content, enc_hook=_plain), indent=2) + b"\n")
+    write_whole(path, json_bytes(content))
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cbbench.experiment.diagnosis import Diagnosis, Extra, GpuReport, diagnose
+from reports.files import json_bytes
 
 WIDTH = 80
 CANNOT_RUN = 2
@@ -33,7 +34,7 @@ def doctor(*, json: bool) -> int:
             "reference_engine": runs,
             "problems": msgspec.to_builtins(problems),
         }
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n")
+        sys.stdout.write(json_bytes(content).decode())
     else:
         console = Console()
         console.print(view(found, problems), width=min(console.width, WIDTH))

@@ -16,7 +16,7 @@ from cbbench.experiment.report import finished_run, is_sweep, refuse_percentiles
 from engines.base import RunRecord
 from reports.curves import label_of, read_sweep
 from reports.document import Report
-from reports.files import FolderError, disk, write_whole
+from reports.files import FolderError, disk, json_bytes, write_whole
 from reports.folder import load
 from reports.interop import as_vllm_json, is_result, read_results
 from reports.pages.pair import labels_of, pair_report
@@ -122,7 +122,7 @@ class Source:
         return requests_csv(self.runs) if self.sweep is None else points_csv(self.sweep)
 
     def vllm_json(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(as_vllm_json(self.runs[0].run, self.runs[0].record))) + b"\n"
+        return json_bytes(as_vllm_json(self.runs[0].run, self.runs[0].record))
 
 
 def source_of(folders: Sequence[Path], page: Page = Page()) -> Source:

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 from rich.console import Console
 
 from cbbench.config import UsageError
 from reports.budgets import DEFAULTS, Budget, parse_budgets
 from reports.checks import Check, GateResult, gate_result, sla_checks
-from reports.files import disk, write_whole
+from reports.files import disk, json_bytes, write_whole
 from reports.gate import parse_all
 from reports.interop import read_any
 from reports.mlperf import CONFIDENCE, WINDOW_S, expand, is_preset
@@ -166,11 +165,11 @@ def write(result: GateResult, runs: Sequence[Stored], outputs: Outputs) -> None:
     if outputs.junit is not None:
         _save(outputs.junit, junit(result))
     if outputs.benchmark_json is not None:
-        _save(outputs.benchmark_json, msgspec.json.format(msgspec.json.encode(benchmark_json(runs))) + b"\n")
+        _save(outputs.benchmark_json, json_bytes(benchmark_json(runs)))
     if outputs.github:
         _tell_github(result)
     if outputs.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(result)).decode() + "\n")
+        sys.stdout.write(json_bytes(result).decode())
     else:
         Console().print(gate_view(result))
 

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -16,7 +15,7 @@ from cbbench.experiment.compare import compare, percentiles_of
 from cbbench.experiment.run import show
 from cbbench.experiment.tune import show as show_tune
 from reports.curves import SWEEP, read_sweep
-from reports.files import FolderError
+from reports.files import FolderError, json_bytes
 from reports.folder import RUN, read_run, rebuild
 from reports.interop import is_result, read_results
 from reports.render.sweep import sweep_view
@@ -73,7 +72,7 @@ def _report_result(path: Path, *, json: bool, timeline: bool, asked: Sequence[fl
         raise UsageError(f"--percentiles: with --json for a run of cbbench, and {path} is another tool's")
     if json:
         runs = [one.run for one in found]
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(runs[0] if len(runs) == 1 else runs)).decode() + "\n")
+        sys.stdout.write(json_bytes(runs[0] if len(runs) == 1 else runs).decode())
         return 0
     console = Console()
     for one in found:

@@ -23,6 +23,7 @@ from cbbench.experiment.servers import server_for
 from engines.base import PartialRun, RequestRow, RunRecord, Signal
 from engines.scheduling.ledger import StepArray
 from engines.telemetry import Gpu, Telemetry, first_visible, open_gpus
+from reports.files import json_bytes
 from reports.folder import RunWriter, read_record
 from reports.gate import exit_code
 from reports.instances import records_by_instance
@@ -162,7 +163,7 @@ def _json(folder: Path, chosen: Percentiles | None) -> str:
         return text
     named = {name: dict(zip(chosen.names, values, strict=True)) for name, values in chosen.values.items()}
     whole = msgspec.json.decode(text) | {"percentiles": named}
-    return msgspec.json.format(msgspec.json.encode(whole)).decode() + "\n"
+    return json_bytes(whole).decode()
 
 
 def code_of(result: RunFile) -> int:
