@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -12,7 +13,6 @@ from engines.base import MISSING, RequestRow, RunRecord, Stint
 from engines.scheduling.ledger import INSTANCES, StepArray
 from reports.quantiles import distribution
 from reports.summary_schema import Transfers
-from workloads.plan import IntColumn
 
 
 def steps_by_instance(steps: StepArray) -> dict[str, StepArray]:
@@ -49,11 +49,19 @@ def records_by_instance(record: RunRecord) -> dict[str, RunRecord]:
         mine: NDArray[np.bool_] = record.steps["instance"] == number
         steps = record.steps[mine]
         slots = range(first_slot, first_slot + _num_seats(steps))
-        local = np.concatenate([[0], np.cumsum(mine)])  # [step] how many of its own there are up to that one
+        local = _own_numbers(mine)
         rows = [_seen_there(row, local, slots, decodes=number > 0) for row in record.rows]
         found[name] = replace(record, rows=rows, steps=steps, event_values=np.empty(0, np.uint32))
         first_slot = slots.stop
     return found
+
+
+def _own_numbers(mine: NDArray[np.bool_]) -> Callable[[int], int]:
+    """How many of its own steps there are up to one of that number. Steps that are not in the ledger count too: a crash
+    lost them, or the run ended before the step was launched that somebody had been seated for."""
+    local = np.concatenate([[0], np.cumsum(mine)])
+    last = len(mine)
+    return lambda step: int(local[min(step, last)]) + max(step - last, 0)
 
 
 def _num_seats(steps: StepArray) -> int:
@@ -61,13 +69,12 @@ def _num_seats(steps: StepArray) -> int:
     return int(steps[0]["active_slots"] + steps[0]["dead_slots"] + steps[0]["idle_slots"]) if len(steps) else 0
 
 
-def _seen_there(row: RequestRow, local: IntColumn, slots: range, *, decodes: bool) -> RequestRow:
+def _seen_there(row: RequestRow, local: Callable[[int], int], slots: range, *, decodes: bool) -> RequestRow:
     stays = [one for one in row.stints if one.slot in slots]
     return msgspec.structs.replace(
         row,
         stints=tuple(
-            Stint(one.slot - slots.start, *(int(local[step]) for step in (one.admitted, one.sampled, one.ended)))
-            for one in stays
+            Stint(one.slot - slots.start, *map(local, (one.admitted, one.sampled, one.ended))) for one in stays
         ),
         preemptions=_preemptions_there(row, len(stays), decodes=decodes),
         events=0,

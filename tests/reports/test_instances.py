@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from engines.base import SilentObserver
 from engines.scheduling.ledger import check_identities
 from reports.breakdown import breakdown, total
 from reports.instances import records_by_instance, steps_by_instance, transfers
@@ -17,6 +18,8 @@ from reports.summary import completed_run
 from reports.worst import worst
 from tests.engines.test_disaggregated import MS, pair, run
 from tests.reports.factory import header
+from workloads.pacing import Pacing
+from workloads.plan import UGAP, RequestPlan
 
 PAPER = run(pair({}, {}), [(20, 3), (8, 2)])  # see test_times_as_on_paper
 BUSY = run(
@@ -92,6 +95,19 @@ def test_each_instance_is_a_run_of_its_own() -> None:
     assert sum(len(row.stints) for record in parts.values() for row in record.rows) == BUSY.stints()[0].shape[0]
     lost = [sum(row.preemptions for row in record.rows) for record in parts.values()]
     assert lost == [steps["preempted"].sum() for steps in steps_by_instance(BUSY.steps).values()]
+
+
+def test_a_run_that_ends_while_kv_is_on_its_way() -> None:
+    """Request 1 is cut off in transit (201.4 to 301.4 ms), in a seat for a step that was never launched."""
+    plan = RequestPlan.of([4, 4], [2, 2], arrivals_ugap=np.array([0, 2 * UGAP]))
+    pacing = Pacing(plan.arrivals_ugap, rate_per_s=10, duration_s=0.25, drain_s=0)
+    record = pair({}, {}, block_ms=100).run(plan, pacing, SilentObserver())
+    assert [row.status for row in record.rows] == ["completed", "cancelled"]
+    decode = records_by_instance(record)["decode"]
+    assert [stint.admitted for row in decode.rows for stint in row.stints] == [1, 2]
+    assert len(decode.steps) == 1
+    counts = seat_counts(seat_spans(decode, header(event_unit="step")), 4, np.array([0, 1])).sum(axis=0)
+    assert counts[0, Seat.DECODE] == 1
 
 
 def test_a_device_is_never_busier_than_all_the_time() -> None:
