@@ -24,7 +24,7 @@ from workloads.arrivals import TraceGaps
 from workloads.errors import WorkloadError
 from workloads.pairs import Listed
 from workloads.plan import IntColumn
-from workloads.rows import SUFFIXES, Row, SharedColumns, column, count, is_json, rows_of
+from workloads.rows import SUFFIXES, Row, SharedColumns, column, count, is_json, refuse, rows_of
 from workloads.texts import DEFAULT_OUTPUT_TOKENS, Content, CountedBy, Script, content_of, guessed_tokens
 
 __all__ = ["SUFFIXES", "Trace", "read_trace"]
@@ -66,7 +66,14 @@ def read_trace(path: Path) -> Trace:
     if first is None:
         raise WorkloadError(f"{path}: no requests in it")
     scripted = is_json(path) and not {"prompt", "messages"}.isdisjoint(first[1])
+    if is_json(path) and not scripted and set(_PROMPT).isdisjoint(first[1]):
+        refuse(path, first[0], f"no prompt, messages or prompt_tokens in it, but {_few_of(first[1])}")
     return (_prompts if scripted else _lengths)(path, chain([first], rows))
+
+
+def _few_of(row: dict[str, object]) -> str:
+    """What it has instead, for a message."""
+    return ", ".join(str(name)[:40] for name in list(row)[:6]) or "nothing"
 
 
 def _lengths(path: Path, rows: Iterator[Row]) -> Trace:

@@ -106,6 +106,8 @@ def test_bad_csv(tmp_path: Path, text: str, says: str) -> None:
         ('{"prompt_tokens": NaN, "output_tokens": 6}', "line 1: prompt_tokens must be a whole number, got nan"),
         ('{"prompt_tokens": [], "output_tokens": 6}', "line 1: prompt_tokens must be a whole number, got []"),
         ('\n{"prompt_tokens": 5, "output_tokens": ' + "9" * 5000 + "}", "line 2: not JSON that can be read"),
+        ('{"id": 7, "conversations": []}', "line 1: no prompt, messages or prompt_tokens in it, but id, conversations"),
+        ("{}", "line 1: no prompt, messages or prompt_tokens in it, but nothing"),
         ("", "no requests in it"),
     ],
 )
