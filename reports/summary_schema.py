@@ -200,3 +200,14 @@ class Summary(msgspec.Struct, frozen=True):
     service_gap_tokens: float | None = None
     instances: dict[str, Instance] = {}  # prefill and decode; empty where one does everything
     transfers: Transfers | None = None
+
+    @property
+    def splits(self) -> dict[str, dict[str, Group]]:
+        """Those that there are, by what they split by."""
+        named = {
+            "tenant": self.by_tenant,
+            "priority": self.by_priority,
+            "prompt": self.by_prompt_bucket,
+            "stage": self.by_stage,
+        }
+        return {name: groups for name, groups in named.items() if groups}

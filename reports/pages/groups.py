@@ -19,12 +19,8 @@ def group_section(runs: Sequence[Reported]) -> Section:
     blocks: list[Block] = []
     for one in runs:
         summary = one.summary
-        for name, groups in (
-            ("tenant", summary.by_tenant), ("priority", summary.by_priority), ("prompt", summary.by_prompt_bucket),
-            ("stage", summary.by_stage),
-        ):  # fmt: skip
-            if groups:
-                blocks.append(_table(f"{one.label}, {name}" if one.label else name, groups, one.open_loop))
+        for name, groups in summary.splits.items():
+            blocks.append(_table(f"{one.label}, {name}" if one.label else name, groups, one.open_loop))
         if summary.service_gap_tokens is not None:
             prefix = f"{one.label}: " if one.label else ""
             gap = f"Service gap between tenants: {number(summary.service_gap_tokens)} tokens, the most by which one got"

@@ -17,13 +17,7 @@ def group_views(summary: Summary, open_loop: bool) -> list[RenderableType]:
 
     In open loop, latencies are from the scheduled time, as they are judged there.
     """
-    splits = (
-        ("tenant", summary.by_tenant),
-        ("priority", summary.by_priority),
-        ("prompt", summary.by_prompt_bucket),
-        ("stage", summary.by_stage),
-    )
-    views: list[RenderableType] = [group_table(name, groups, open_loop) for name, groups in splits if groups]
+    views: list[RenderableType] = [group_table(name, groups, open_loop) for name, groups in summary.splits.items()]
     if not views:
         return []
     start = ", TTFT from the scheduled time" if open_loop else ""
