@@ -70,6 +70,10 @@ class WorkloadInfo(msgspec.Struct, frozen=True):
     pacing: PacingInfo = PacingInfo()
     prompts: PromptsInfo | None = None  # None: drawn from prompt_seed
 
+    @property
+    def prompts_sha256(self) -> str | None:
+        return None if self.prompts is None else self.prompts.sha256
+
 
 class Criteria(msgspec.Struct, frozen=True):
     """What the run is judged by; kept in the header so that a rebuilt run is judged alike."""

@@ -9,7 +9,7 @@ from reports.pages.reported import Reported
 from reports.pages.run import title_of
 from reports.pages.workload import workload_title
 from reports.percentiles import SHOWN
-from reports.render.compare import rows_of
+from reports.render.compare import DIFFERENT_PROMPTS, DIFFERENT_WORK, rows_of
 from reports.render.modes import MODES
 from reports.render.words import MISSING, number
 from reports.schema import RunFile
@@ -56,9 +56,9 @@ def labels_of(first: RunFile, second: RunFile, names: tuple[str, str]) -> tuple[
 def result_blocks(first: Reported, second: Reported, same: bool) -> list[Block]:
     blocks: list[Block] = []
     if not same:
-        blocks.append(Text("These runs did different work (workload hashes differ): do not compare them.", "bad"))
-    elif _said(first) != _said(second):
-        blocks.append(Text("These prompts have the same lengths, but say different things.", "unsure"))
+        blocks.append(Text(DIFFERENT_WORK, "bad"))
+    elif first.run.workload.prompts_sha256 != second.run.workload.prompts_sha256:
+        blocks.append(Text(DIFFERENT_PROMPTS, "unsure"))
     for one in (first, second):
         blocks += warnings_of(one.run, one.label)
     blocks += [Text(lead(first, second), lead=True), ratio_figures(first, second)]
@@ -70,11 +70,6 @@ def result_blocks(first: Reported, second: Reported, same: bool) -> list[Block]:
         if one.run.sla:
             blocks += [Text(f"SLA, {one.label}"), sla_table(one.run.sla)]
     return blocks
-
-
-def _said(one: Reported) -> str | None:
-    """The hash of what its prompts said, where a file said it."""
-    return one.run.workload.prompts.sha256 if one.run.workload.prompts else None
 
 
 def lead(first: Reported, second: Reported) -> str:

@@ -14,6 +14,8 @@ from reports.render.words import MISSING, number
 from reports.schema import RunFile
 from reports.summary_schema import Summary, Waste
 
+DIFFERENT_WORK = "These runs did different work (workload hashes differ): do not compare them."
+DIFFERENT_PROMPTS = "These prompts have the same lengths, but say different things."
 Reader = Callable[[Summary], float | None]
 
 
@@ -86,15 +88,14 @@ def side_by_side(
     summaries = [run.summary for run in runs if run.summary is not None]
     parts: list[RenderableType] = []
     hashes = {run.workload.sha256 for run in runs}
-    said = {run.workload.prompts.sha256 if run.workload.prompts else None for run in runs}
     if "" in hashes:
         parts.append(
             Text("Another tool's file does not say which requests it sent: compare the same work.", "bold yellow")
         )
     elif len(hashes) > 1:
-        parts.append(Text("These runs did different work (workload hashes differ): do not compare them.", "bold red"))
-    elif len(said) > 1:
-        parts.append(Text("These prompts have the same lengths, but say different things.", "bold yellow"))
+        parts.append(Text(DIFFERENT_WORK, "bold red"))
+    elif len({run.workload.prompts_sha256 for run in runs}) > 1:
+        parts.append(Text(DIFFERENT_PROMPTS, "bold yellow"))
     parts += [
         Text(f"{name}: {run.engine.prediction}", "yellow")
         for name, run in zip(names, runs, strict=True)
