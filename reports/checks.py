@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from reports.gate import RATES, apart, exit_code, latency_of
+from reports.gate import RATES, exit_code, failed_and_open, latency_of
 from reports.schema import RunFile, SlaResult
 
 GATE_SCHEMA: Final = "cbbench.gate/1"
@@ -39,11 +39,11 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def apart_in(result: GateResult) -> str | None:
+def failed_and_open_checks(result: GateResult) -> str | None:
     """Which checks failed and which are open, where there are both; with their scenario where there are several."""
     several = len({one.scenario for one in result.checks}) > 1
     judged = [(one, f"{one.metric} {one.limit}") for one in result.checks]
-    return apart((f"{name} ({one.scenario})" if several else name, one.verdict) for one, name in judged)
+    return failed_and_open((f"{name} ({one.scenario})" if several else name, one.verdict) for one, name in judged)
 
 
 def gate_result(checks: Iterable[Check], notes: Iterable[str] = ()) -> GateResult:

@@ -144,7 +144,7 @@ def parse_all(exprs: Sequence[str]) -> tuple[Sla, ...]:
     return slas
 
 
-def apart(judged: Iterable[tuple[str, str]]) -> str | None:
+def failed_and_open(judged: Iterable[tuple[str, str]]) -> str | None:
     """Of (bound, verdict): which failed, and which are open. None unless there are both: the one exit code, that of the
     open ones, then hides that more requests would not make it pass."""
     named: dict[str, list[str]] = {"fail": [], "inconclusive": []}

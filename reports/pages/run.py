@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reports.document import Block, Figure, Figures, Report, Section, Table, Text, Tone
-from reports.gate import apart, exit_code
+from reports.gate import exit_code, failed_and_open
 from reports.pages.details import (
     TONES,
     configuration,
@@ -57,7 +57,7 @@ def verdict_of(run: RunFile) -> tuple[str, Tone]:
 
 
 def result_blocks(one: Reported) -> list[Block]:
-    told = apart((result.expr, result.verdict) for result in one.run.sla)
+    told = failed_and_open((result.expr, result.verdict) for result in one.run.sla)
     blocks: list[Block] = [*([Text(told, lead=True)] if told else []), *warnings_of(one.run), figures(one)]
     if one.run.sla:
         blocks.append(sla_table(one.run.sla))

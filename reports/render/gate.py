@@ -8,7 +8,7 @@ from itertools import groupby
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from reports.checks import Check, GateResult, apart_in
+from reports.checks import Check, GateResult, failed_and_open_checks
 from reports.render.fitting import Table
 from reports.render.words import MISSING, number, verdict
 
@@ -20,7 +20,7 @@ def gate_view(result: GateResult) -> RenderableType:
     head = verdict(result.verdict)
     head.append("  " + ", ".join(f"{count} {word}" for word, count in counts if count), style="default")
     parts: list[RenderableType] = [head]
-    if (told := apart_in(result)) is not None:
+    if (told := failed_and_open_checks(result)) is not None:
         parts.append(Text(told, "bold"))
     ordered = sorted(result.checks, key=lambda one: one.scenario)
     for scenario, group in groupby(ordered, key=lambda one: one.scenario):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from reports.checks import Check, GateResult, apart_in
+from reports.checks import Check, GateResult, failed_and_open_checks
 from reports.document import Block, Figures, Report, Section, Table, Text
 from reports.render.gate import ORDER, change_text
 from reports.render.words import number
@@ -17,7 +17,7 @@ def markdown(result: GateResult) -> str:
     lines = [
         f"### cbbench gate: {MARKS[result.verdict]}",
         "",
-        *([_cell(told), ""] if (told := apart_in(result)) is not None else []),
+        *([_cell(told), ""] if (told := failed_and_open_checks(result)) is not None else []),
         "| | scenario | metric | value | baseline | change | limit | why |",
         "| --- | --- | --- | ---: | ---: | ---: | --- | --- |",
     ]

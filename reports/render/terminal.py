@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from reports.gate import apart, exit_code
+from reports.gate import exit_code, failed_and_open
 from reports.metrics import LATENCIES
 from reports.percentiles import Percentiles, percentiles
 from reports.render.compare import side_by_side
@@ -58,7 +58,7 @@ def headline(run: RunFile) -> Text:
         head = verdict({0: "pass", 3: "fail", 5: "inconclusive", 7: "invalid"}[code])
     what = [run.engine.kind, run.engine.batching, run.engine.model, run.engine.device, run.workload.spec]
     head.append("  " + " · ".join(word for word in what if word), style="default")
-    if (told := apart((one.expr, one.verdict) for one in run.sla)) is not None:
+    if (told := failed_and_open((one.expr, one.verdict) for one in run.sla)) is not None:
         head.append(f"\n{told}", style="bold")
     if pool := kv_pool(run):
         head.append(f"\n{pool}", style="dim")

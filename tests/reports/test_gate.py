@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from reports.early_stopping import accepts, total_needed
-from reports.gate import RATES, SHARES, apart, exit_code, parse, parse_all
+from reports.gate import RATES, SHARES, exit_code, failed_and_open, parse, parse_all
 from reports.metrics import LATENCIES
 from reports.quantiles import quantile
 from reports.schema import SlaResult
@@ -273,10 +273,10 @@ def test_the_first_cause_in_the_order_decides(causes: tuple[str, ...]) -> None:
 
 def test_what_failed_and_what_is_open_is_told_where_there_are_both() -> None:
     judged = [("a<=1", "fail"), ("b<=2", "pass"), ("c<=3", "inconclusive"), ("d<=4", "fail"), ("e<=5", "warn")]
-    assert apart(judged) == "Failed: a<=1, d<=4. Open: c<=3."
-    assert apart([one for one in judged if one[1] != "fail"]) is None
-    assert apart([one for one in judged if one[1] != "inconclusive"]) is None
-    assert apart([]) is None
+    assert failed_and_open(judged) == "Failed: a<=1, d<=4. Open: c<=3."
+    assert failed_and_open([one for one in judged if one[1] != "fail"]) is None
+    assert failed_and_open([one for one in judged if one[1] != "inconclusive"]) is None
+    assert failed_and_open([]) is None
 
 
 def test_a_slow_client_matters_only_to_an_sla() -> None:
