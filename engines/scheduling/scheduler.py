@@ -205,7 +205,8 @@ class Scheduler:
         )
         unused = self.gate.spend(plan.launched_tokens)
         tally = StepTally(plan, rows, self.kv, self.seating.traffic, self.num_waiting, unused)
-        tally.row["instance"] = self.seating.instance
+        if self.seating.instance:
+            tally.row["instance"] = self.seating.instance
         self.seating.traffic = Traffic()
         rows.computed[slots] = ends
         rows.known[slots] += plan.samples

@@ -83,10 +83,11 @@ class Seating:
 
     def begin(self, step: int, nth: int) -> None:
         """Plan the step of this number, the nth of this instance."""
-        # Who sat down in a planning that launched nothing sits from this step on: another instance took that number.
-        self.newcomers = [one for one in self.newcomers if one.seated_step > self.launched]
-        for one in self.newcomers:
-            one.seated_step = step
+        if self.newcomers:
+            # Who sat down in a planning that launched nothing sits from this step on: its number went to another.
+            self.newcomers = [one for one in self.newcomers if one.seated_step > self.launched]
+            for one in self.newcomers:
+                one.seated_step = step
         self.step = step
         self.wake_at_ns = None
         self.turn = None

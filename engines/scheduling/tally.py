@@ -67,7 +67,8 @@ class StepTally:
         row["kv_pending_blocks"] = kv.pool.num_pending
         row["kv_cached_blocks"] = cached = min(kv.pool.num_cached, kv.available)  # the rest is promised
         row["kv_free_blocks"] = kv.available - cached
-        row["kv_kept_blocks"] = kv.num_kept
+        if kv.num_kept:
+            row["kv_kept_blocks"] = kv.num_kept
         row["kv_positions"] = int(rows.computed[rows.live].sum()) + computed_tokens
         row["decode_kv_positions"] = num_pairs - prefill_pairs + int(plan.dead_lengths.sum())
         row["prefill_kv_positions"] = prefill_kv
@@ -76,7 +77,8 @@ class StepTally:
         row["swap_out_blocks"] = len(plan.swap_out)
         row["swap_in_blocks"] = len(plan.swap_in)
         for name in Traffic.__slots__:
-            row[name] = getattr(traffic, name)
+            if value := getattr(traffic, name):  # most are 0 in most steps, and so is the row
+                row[name] = value
         self.row = row
         self._counts: IntArray = counts
         self._recomputed: IntArray | None = recomputed
