@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cbbench.cli.options import DEBUG, takes
-from cbbench.cli.shown import PERCENTILES, asked
+from cbbench.cli.percentiles import PERCENTILES, read_percentiles
 
 
 @takes(DEBUG)
@@ -64,13 +64,13 @@ def command(
 ) -> int:
     """Show a run, a sweep or two runs; of a run that was killed, rebuild run.json from the raw files first."""
     from cbbench.config import UsageError
-    from cbbench.experiment.export import Page, export
+    from cbbench.experiment.export import Wanted, export
     from cbbench.experiment.report import report
 
-    chosen = asked(percentiles)
+    asked = read_percentiles(percentiles)
     if formats is not None:
-        page = Page(chosen, title, not no_charts)
-        return export(folders, formats, output, terminal_only=json or timeline, page=page)
+        wanted = Wanted(asked, title, not no_charts)
+        return export(folders, formats, output, terminal_only=json or timeline, wanted=wanted)
     if title is not None:
         raise UsageError("--title needs --format html or md")
-    return report(folders, output, json=json, timeline=timeline, asked=chosen, charts=not no_charts)
+    return report(folders, output, json=json, timeline=timeline, asked=asked, charts=not no_charts)

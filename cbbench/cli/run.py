@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from cbbench.cli.options import CONFIG_FILE, DEBUG, RUN_OPTIONS, takes
-from cbbench.cli.shown import PERCENTILES, asked
+from cbbench.cli.percentiles import PERCENTILES, read_percentiles
 
 
 @takes(*RUN_OPTIONS, CONFIG_FILE, DEBUG)
@@ -24,4 +24,4 @@ def command(percentiles: Annotated[str | None, PERCENTILES] = None, **given: Any
     from cbbench.settings import gather
     from cbbench.validation import build_config
 
-    return run(build_config(gather("run", given)), asked(percentiles))
+    return run(build_config(gather("run", given)), read_percentiles(percentiles))

@@ -31,13 +31,13 @@ from reports.sweep_schema import SweepFile
 from reports.tuning.file import TUNE
 
 FORMATS = ("html", "md", "csv", "png", "svg", "vllm-json")
-PICTURES = ("png", "svg")
+PICTURES = {"png", "svg"}
 PAGES = {"html", "md"}
 STDOUT = Path("-")
 
 
 @dataclass(frozen=True)
-class Page:
+class Wanted:
     """What somebody wants of a page. None: as it is by itself."""
 
     percentiles: Sequence[float] | None = None
@@ -51,7 +51,7 @@ def export(
     output: Path | None,
     *,
     terminal_only: bool,
-    page: Page = Page(),
+    wanted: Wanted = Wanted(),
 ) -> int:
     """The exit code. What is asked for is checked before anything is read, and read before anything is written."""
     formats = parse_formats(formats_text)
@@ -59,8 +59,8 @@ def export(
         raise UsageError("--json and --timeline belong to the terminal's view; leave out --format")
     if output == STDOUT and (len(formats) > 1 or formats[0] in PICTURES):
         raise UsageError("--output: - takes one of html, md, csv and vllm-json")
-    check_page(page, formats)
-    source = source_of(folders, page)
+    check_wanted(wanted, formats)
+    source = source_of(folders, wanted)
     files = {path: make for one in formats for path, make in places(source, one, formats, output).items()}
     ready = [(path, make()) for path, make in files.items()]
     for path, data in ready:
@@ -76,15 +76,15 @@ def export(
     return 0
 
 
-def check_page(page: Page, formats: Sequence[str]) -> None:
+def check_wanted(wanted: Wanted, formats: Sequence[str]) -> None:
     """UsageError for what no format that is asked for can show."""
-    if page.percentiles is not None and not set(formats) & PAGES:
+    if wanted.percentiles is not None and not set(formats) & PAGES:
         raise UsageError(f"--percentiles: {', '.join(formats)} has no table of them; html and md have")
-    if page.title is not None and not set(formats) & PAGES:
+    if wanted.title is not None and not set(formats) & PAGES:
         raise UsageError(f"--title: {', '.join(formats)} has none; html and md have")
-    if page.title is not None and not page.title.strip():
+    if wanted.title is not None and not wanted.title.strip():
         raise UsageError("--title: want some words, got none")
-    if not page.charts and set(formats) & set(PICTURES):
+    if not wanted.charts and set(formats) & PICTURES:
         raise UsageError("--no-charts: png and svg are nothing else; leave one of them out")
 
 
@@ -103,13 +103,13 @@ class Source:
     sweep: SweepFile | None
     runs: tuple[Reported, ...]  # of a sweep the one that is shown as evidence, if any is left
     folder: Path  # where its files go unless told otherwise
-    shown: Page = Page()
+    wanted: Wanted = Wanted()
 
     @cached_property
     def page(self) -> Report:
         made = self._page()
-        made = made if self.shown.charts else made.without_charts()
-        return made if self.shown.title is None else made.titled(self.shown.title.strip())
+        made = made if self.wanted.charts else made.without_charts()
+        return made if self.wanted.title is None else made.titled(self.wanted.title.strip())
 
     def _page(self) -> Report:
         if self.sweep is not None:
@@ -125,7 +125,7 @@ class Source:
         return json_bytes(as_vllm_json(self.runs[0].run, self.runs[0].record))
 
 
-def source_of(folders: Sequence[Path], page: Page = Page()) -> Source:
+def source_of(folders: Sequence[Path], wanted: Wanted = Wanted()) -> Source:
     """UsageError for what cannot be reported on together."""
     if len(folders) > 2:
         raise UsageError(f"report takes one run or sweep, or two runs, got {len(folders)} folders")
@@ -134,20 +134,20 @@ def source_of(folders: Sequence[Path], page: Page = Page()) -> Source:
     sweeps = [one for one in folders if not is_result(one) and is_sweep(one)]
     if sweeps and len(folders) > 1:
         raise UsageError(f"report takes two runs, but {sweeps[0]} is a sweep")
-    if sweeps and page.percentiles is not None:
+    if sweeps and wanted.percentiles is not None:
         refuse_percentiles(sweeps[0])
     if sweeps:
         sweep = read_sweep(folders[0])
-        return Source(sweep, evidence_of(folders[0], sweep), folders[0], page)
+        return Source(sweep, evidence_of(folders[0], sweep), folders[0], wanted)
     runs, records = zip(*map(_measured, folders), strict=True)
     short = [one.resolve().name for one in folders]
-    asked = page.percentiles or SHOWN
+    asked = wanted.percentiles or SHOWN
     if len(runs) == 1:
         folder = folders[0].parent if folders[0].is_file() else folders[0]
-        return Source(None, (reported("", runs[0], records[0], asked),), folder, page)
+        return Source(None, (reported("", runs[0], records[0], asked),), folder, wanted)
     names = labels_of(runs[0], runs[1], (short[0], short[1]))
     both = tuple(map(reported, names, runs, records, repeat(asked)))
-    return Source(None, both, Path(f"report-{short[0]}-{short[1]}"), page)
+    return Source(None, both, Path(f"report-{short[0]}-{short[1]}"), wanted)
 
 
 def _measured(path: Path) -> tuple[RunFile, RunRecord]:

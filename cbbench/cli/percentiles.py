@@ -1,4 +1,4 @@
-"""What of a result is shown: options of `run` and `report` that change no measurement."""
+"""--percentiles of `run` and `report`: what of a result is shown, which changes no measurement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PERCENTILES = typer.Option(
 )
 
 
-def asked(text: str | None) -> Sequence[float] | None:
+def read_percentiles(text: str | None) -> Sequence[float] | None:
     """UsageError for what are no percentiles; None where nobody asked."""
     if text is None:
         return None
