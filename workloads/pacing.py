@@ -21,8 +21,6 @@ import numpy as np
 from workloads.plan import UGAP, IntColumn
 from workloads.rates import NS, RateSchedule
 
-__all__ = ["NS", "Due", "Pacing"]
-
 
 @dataclass(frozen=True, slots=True)
 class Due:

@@ -125,11 +125,6 @@ class RateSchedule:
         into = at - self.starts_s[stage]
         return np.asarray(self._before[stage] + into * (self._first[stage] + self._slope[stage] * into / 2))
 
-    def rate_at(self, t_s: float | FloatArray) -> FloatArray:
-        """Requests per second; where a stage begins, its own."""
-        stage = self.stage_of(np.asarray(t_s, dtype=np.float64))
-        return np.asarray(self._first[stage] + self._slope[stage] * (t_s - self.starts_s[stage]))
-
     def stage_of(self, t_s: FloatArray) -> NDArray[np.intp]:
         """Which stage a time is in: index from 0."""
         return np.searchsorted(self.starts_s, t_s, side="right") - 1

@@ -18,7 +18,7 @@ from workloads.plan import IntColumn
 
 SUFFIXES = (".csv", ".jsonl", ".csv.gz", ".jsonl.gz")
 Row = tuple[int, dict[str, Any]]  # its line, from 1, and what is in it
-ARRIVAL: dict[str, Callable[[Any], float]] = {  # column -> its value in µs
+_ARRIVAL: dict[str, Callable[[Any], float]] = {  # column -> its value in µs
     "arrival_s": lambda value: float(value) * 1e6,
     "timestamp": lambda value: float(value) * 1e3,
     "TIMESTAMP": lambda value: _utc(value).timestamp() * 1e6,
@@ -114,7 +114,7 @@ class SharedColumns:
 
     def take(self, line: int, row: dict[str, Any]) -> None:
         if self._arrival_column is None:
-            self._arrival_column = next((name for name in ARRIVAL if name in row), "")
+            self._arrival_column = next((name for name in _ARRIVAL if name in row), "")
         given = row.get("priority") not in (None, "")
         self._priority.append(count(self._path, line, row, "priority", 0) if given else 0)
         self._tenant.append(self._tenants.setdefault(str(row.get("tenant") or "default"), len(self._tenants)))
@@ -165,7 +165,7 @@ def _arrival(path: Path, line: int, row: dict[str, Any], name: str) -> float:
     """µs since some fixed moment."""
     value = row.get(name)
     try:
-        moment = ARRIVAL[name](value)
+        moment = _ARRIVAL[name](value)
     except (TypeError, ValueError):
         moment = float("nan")
     if not abs(moment) < 2**53:

@@ -19,8 +19,9 @@ from workloads.lengths import EXAMPLE, Law, parse_law
 from workloads.pairs import Listed, Pairs, TwoLaws, check_fits, draw_fitting
 from workloads.plan import RequestPlan
 from workloads.presets import PRESETS, Preset
+from workloads.rows import SUFFIXES
 from workloads.texts import DEFAULT_OUTPUT_TOKENS, Encode, Script, Texts
-from workloads.traces import SUFFIXES, Trace, read_trace
+from workloads.traces import Trace, read_trace
 
 __all__ = ["Workload", "WorkloadError", "build_plan", "open_workload", "suggestions"]
 

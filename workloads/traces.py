@@ -24,10 +24,8 @@ from workloads.arrivals import TraceGaps
 from workloads.errors import WorkloadError
 from workloads.pairs import Listed
 from workloads.plan import IntColumn
-from workloads.rows import SUFFIXES, Row, SharedColumns, column, count, is_json, refuse, rows_of
+from workloads.rows import Row, SharedColumns, column, count, is_json, refuse, rows_of
 from workloads.texts import DEFAULT_OUTPUT_TOKENS, Content, CountedBy, Script, content_of, guessed_tokens
-
-__all__ = ["SUFFIXES", "Trace", "read_trace"]
 
 _PROMPT = ("prompt_tokens", "ContextTokens", "input_length", "num_prefill_tokens")
 _OUTPUT = ("output_tokens", "GeneratedTokens", "output_length", "num_decode_tokens")

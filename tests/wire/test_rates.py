@@ -8,9 +8,9 @@ from engines.remote.config import RemoteConfig
 from engines.remote.engine import RemoteEngine
 from tests.wire.driving import Watching
 from tests.wire.fake import FakeServer
-from workloads.pacing import NS, Pacing
+from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
-from workloads.rates import RateSchedule
+from workloads.rates import NS, RateSchedule
 
 LATE_NS = 400_000_000  # on a machine that does other work too; less than the silence between the stages
 

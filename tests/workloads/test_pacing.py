@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.pacing import NS, Due, Pacing
+from workloads.pacing import Due, Pacing
 from workloads.plan import UGAP, IntColumn
+from workloads.rates import NS
 
 
 def every_gap(count: int) -> IntColumn:

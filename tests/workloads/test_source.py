@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from workloads.pacing import NS, Pacing
+from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 from workloads.prompts import Prompts
+from workloads.rates import NS
 from workloads.source import Incoming, PlanSource
 
 
