@@ -76,12 +76,18 @@ def advice(best: Trial, bounds: Bounds) -> list[str]:
 
 
 def long_prompt_tokens(prompt_tokens: Sequence[int]) -> int | None:
-    """The 99th percentile; None unless it is 4 times the median or more."""
-    median, long = (sorted(prompt_tokens)[int(share * (len(prompt_tokens) - 1))] for share in (0.5, 0.99))
-    return long if long >= 4 * median else None
+    """The 99th percentile; None where the lengths are too alike."""
+    found = _median_and(prompt_tokens, 0.99)
+    return None if found is None else found[1]
 
 
 def bucket_edge_tokens(prompt_tokens: Sequence[int]) -> int | None:
-    """A power of two between the median and the 95th percentile; None unless these are a factor of 4 apart or more."""
-    median, long = (sorted(prompt_tokens)[int(share * (len(prompt_tokens) - 1))] for share in (0.5, 0.95))
-    return 1 << round(log2(median * long) / 2) if long >= 4 * median else None
+    """A power of two between the median and the 95th percentile; None where the lengths are too alike."""
+    found = _median_and(prompt_tokens, 0.95)
+    return None if found is None else 1 << round(log2(found[0] * found[1]) / 2)
+
+
+def _median_and(prompt_tokens: Sequence[int], share: float) -> tuple[int, int] | None:
+    """The median and a percentile above it; None unless that is 4 times the median or more."""
+    median, long = (sorted(prompt_tokens)[int(one * (len(prompt_tokens) - 1))] for one in (0.5, share))
+    return (median, long) if long >= 4 * median else None
