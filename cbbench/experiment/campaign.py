@@ -18,7 +18,7 @@ from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.bench import Bench, criteria_of
 from cbbench.experiment.pace import Pace, in_words
 from cbbench.experiment.run import measure
-from cbbench.experiment.servers import Benches, work_of, work_of_run
+from cbbench.experiment.servers import Benches, plan_settings, work_of_run
 from cbbench.experiment.targets import Setting, Sweep, Target
 from engines.base import EngineError
 from reports.curves import SWEEP, point_of, read_sweep, short_label, write_sweep
@@ -177,7 +177,7 @@ class Campaign:
 
     def _shared_sha256(self, settings: Sequence[Setting]) -> str | None:
         configs = [target.config for one in settings if (target := self._sweep.target(one)).config is not None]
-        by_work = {work_of(config): config for config in configs if config is not None}
+        by_work = {plan_settings(config): config for config in configs if config is not None}
         found = {self.benches.plan_sha256(config) for config in by_work.values()}
         return found.pop() if len(found) == 1 else None
 

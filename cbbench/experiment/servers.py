@@ -43,7 +43,7 @@ class OneBench:
         return self._work(config) == done
 
     def _work(self, config: RunConfig) -> Work:
-        settings = work_of(config)
+        settings = plan_settings(config)
         if settings not in self._known:
             self._known[settings] = work_of_plan(self.bench.plan(config))
         return self._known[settings]
@@ -57,10 +57,10 @@ class BenchPerPoint:
         self._known: dict[tuple[object, ...], Work] = {}
 
     def plan_sha256(self, config: RunConfig) -> str | None:
-        return known[0] if (known := self._known.get(work_of(config))) is not None else None
+        return known[0] if (known := self._known.get(plan_settings(config))) is not None else None
 
     def same_work(self, config: RunConfig, done: Work) -> bool:
-        return self._known.setdefault(work_of(config), done) == done
+        return self._known.setdefault(plan_settings(config), done) == done
 
     @contextmanager
     def at(self, config: RunConfig, fill: Mapping[str, str], log: Path) -> Iterator[Place]:
@@ -75,7 +75,7 @@ class BenchPerPoint:
             yield bench, served
 
 
-def work_of(config: RunConfig) -> tuple[object, ...]:
+def plan_settings(config: RunConfig) -> tuple[object, ...]:
     """What decides about the plan, beside the context of a model or server."""
     return tuple(getattr(config, name) for name in WORK)
 
@@ -85,8 +85,7 @@ def work_of_plan(plan: RequestPlan) -> Work:
 
 
 def work_of_run(run: RunFile) -> Work:
-    workload = run.workload
-    return workload.sha256, None if workload.prompts is None else workload.prompts.sha256
+    return run.workload.sha256, run.workload.prompts_sha256
 
 
 @contextmanager
