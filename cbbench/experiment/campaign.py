@@ -177,8 +177,8 @@ class Campaign:
 
     def _shared_sha256(self, settings: Sequence[Setting]) -> str | None:
         configs = [target.config for one in settings if (target := self._sweep.target(one)).config is not None]
-        by_work = {plan_settings(config): config for config in configs if config is not None}
-        found = {self.benches.plan_sha256(config) for config in by_work.values()}
+        by_settings = {plan_settings(config): config for config in configs if config is not None}
+        found = {self.benches.plan_sha256(config) for config in by_settings.values()}
         return found.pop() if len(found) == 1 else None
 
 
