@@ -188,7 +188,7 @@ def run_disaggregated(
         pair.plan(clock.now_ns())
         if pair.idle and (stopping or source.exhausted):
             return recorder.record(interrupted=stopping)
-        due_ns = source.next_due_ns()
+        due_ns = None if stopping else source.next_due_ns()  # else who was left there would be due for ever
         wakes = [*pair.wakes_ns(), *([] if due_ns is None else [due_ns])]
         assert wakes or pair.under_way, "nothing runs, nothing is due, and the source is not exhausted"
         clock.wait_until(min(wakes, default=now_ns + NAP_NS))

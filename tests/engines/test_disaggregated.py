@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from engines.base import Observer, RequestRow, RunRecord, SilentObserver
+from engines.loop import VirtualClock
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.ledger import StepArray, check_identities
 from engines.scheduling.pair import PairConfig
@@ -298,3 +299,34 @@ def test_the_same_bits_every_time() -> None:
     assert first.steps.tobytes() == second.steps.tobytes()
     assert list(first.rows) == list(second.rows)
     assert first.steps["preempted"].sum() > 0
+
+
+class Impatient(VirtualClock):
+    """Time that must move."""
+
+    waits = 0
+
+    def wait_until(self, when_ns: int) -> None:
+        super().wait_until(when_ns)
+        self.waits += 1
+        assert self.waits < 100
+
+
+class StopsAtOnce(SilentObserver):
+    """When request 1 comes, which is the second time it is asked."""
+
+    asked = 0
+
+    @property
+    def stopping(self) -> bool:  # type: ignore[override]
+        self.asked += 1
+        return self.asked > 1
+
+
+def test_a_stop_waits_for_the_running_step_though_somebody_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Request 1 comes at 1 ms, in a step that ends at 5: it is not asked for any more, and stays due."""
+    monkeypatch.setattr("engines.simulated.disaggregated.VirtualClock", Impatient)
+    record = run(pair({}, {}), [(40, 3), (8, 2)], at_ms=[0, 1], observer=StopsAtOnce())
+    assert record.interrupted
+    assert [(row.i, row.status) for row in record.rows] == [(0, "cancelled")]
+    assert rows(record) == [(0, 1, 0.0, 5.0)]
