@@ -72,15 +72,14 @@ def instance_blocks(runs: Sequence[Reported]) -> list[Block]:
             columns = (one.label or "instance", *(name.replace("\n", " ") for name in COLUMNS))
             blocks.append(Table(columns, instance_rows(one.summary)))
         if one.summary.transfers is not None:
-            sentence = transfer_sentence(one.summary.transfers)
-            blocks.append(Text(f"{one.label}: {sentence}" if one.label else sentence))
+            blocks.append(Text(one.told(transfer_sentence(one.summary.transfers))))
     return blocks
 
 
 def over_time_charts(runs: Sequence[Reported]) -> list[Block]:
     charts: list[Block] = [] if (found := _requests_over_time(runs)) is None else [found]
     courses = [
-        (f"{one.label} {name}".strip(), signals_over_time(replace(one.record, steps=steps)))
+        (one.named(name), signals_over_time(replace(one.record, steps=steps)))
         for one in runs
         for name, steps in steps_by_instance(one.record.steps).items()
     ]
@@ -108,7 +107,7 @@ def _requests_over_time(runs: Sequence[Reported]) -> Chart | None:
             continue
         course = requests_over_time(one.record)
         for half, (name, values) in enumerate(course.values.items()):
-            lines.append(Line(f"{one.label} {name}".strip(), course.at_s.tolist(), values, f"series-{2 * at + half}"))
+            lines.append(Line(one.named(name), course.at_s.tolist(), values, f"series-{2 * at + half}"))
     if not lines:
         return None
     caption = "Requests by when they were due, and by when they completed."
@@ -125,7 +124,7 @@ def _latency_over_time(word: str, runs: Sequence[Reported]) -> Chart | None:
             one.times.scheduled_ns if scheduled else one.times.first_ns, one.times.latency(metric)
         )
         for half, stat in enumerate(("p50", "p99")):
-            label = f"{one.label} {stat.upper()}".strip()
+            label = one.named(stat.upper())
             lines.append(Line(label, course.at_s.tolist(), course.values[stat], f"series-{2 * at + half}"))
     if not any(line.xs for line in lines):
         return None
@@ -135,9 +134,7 @@ def _latency_over_time(word: str, runs: Sequence[Reported]) -> Chart | None:
 
 def slot_sections(runs: Sequence[Reported]) -> list[Section]:
     parts = [
-        (f"{one.label} {name}".strip(), record, one.run)
-        for one in runs
-        for name, record in records_by_instance(one.record).items()
+        (one.named(name), record, one.run) for one in runs for name, record in records_by_instance(one.record).items()
     ]
     charts: list[Block] = list(slot_charts(parts))
     for at, (label, record, run) in enumerate(parts, start=1):
@@ -154,10 +151,7 @@ def waste_sections(runs: Sequence[Reported]) -> list[Section]:
     seen = [(one, one.summary.waste) for one in runs if one.summary.waste is not None]
     if not seen:
         return []
-    blocks: list[Block] = []
-    for one, waste in seen:
-        sentence = reason(waste)
-        blocks.append(Text(f"{one.label}: {sentence}" if one.label else sentence))
+    blocks: list[Block] = [Text(one.told(reason(waste))) for one, waste in seen]
     parts = [(one.label or "this run", waste) for one, waste in seen]
     blocks.append(_waste_chart("launched-tokens", "Launched tokens", TOKENS, parts))
     blocks.append(_waste_chart("slot-steps", "Slot-steps (seats times steps)", SLOTS, parts))

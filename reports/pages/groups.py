@@ -22,9 +22,8 @@ def group_section(runs: Sequence[Reported]) -> Section:
         for name, groups in summary.splits.items():
             blocks.append(_table(f"{one.label}, {name}" if one.label else name, groups, one.open_loop))
         if summary.service_gap_tokens is not None:
-            prefix = f"{one.label}: " if one.label else ""
             gap = f"Service gap between tenants: {number(summary.service_gap_tokens)} tokens, the most by which one got"
-            blocks.append(Text(f"{prefix}{gap} ahead of another while both had requests waiting."))
+            blocks.append(Text(one.told(f"{gap} ahead of another while both had requests waiting.")))
     return Section("Tenants, priorities, prompts, stages", blocks)
 
 

@@ -21,6 +21,13 @@ class Reported(NamedTuple):
     times: RequestTimes
     asked: Sequence[float] = SHOWN  # percentiles of the tables
 
+    def named(self, name: str) -> str:
+        """Of this run, where there are two of them."""
+        return f"{self.label} {name}".strip()
+
+    def told(self, sentence: str) -> str:
+        return f"{self.label}: {sentence}" if self.label else sentence
+
     @property
     def percentiles(self) -> Percentiles:
         return percentiles(self.summary, self.times, self.asked)

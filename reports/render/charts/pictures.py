@@ -8,7 +8,7 @@ from typing import Any, cast
 import vl_convert
 
 from reports.document import Chart
-from reports.render.charts.spec import Spec, spec
+from reports.render.charts.spec import Spec, spec, with_values
 from reports.render.palette import LIGHT
 
 WIDTH = 720  # pixels
@@ -31,15 +31,11 @@ def _picture(chart: Chart) -> Spec:
     made = spec(chart) | {"width": WIDTH, "background": LIGHT["paper"], "padding": 16}
     caption = {"subtitle": _wrapped(chart.caption)} if chart.caption else {}
     made["title"] = {"text": chart.title, "anchor": "start", "offset": 12, **caption}
-    return cast(Spec, _coloured(made))
+    return cast(Spec, with_values(made, _coloured))
 
 
 def _coloured(value: Any) -> Any:
-    """With the colours themselves: outside a page nothing knows the variables."""
-    if isinstance(value, dict):
-        return {key: _coloured(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_coloured(one) for one in value]
+    """The colour itself: outside a page nothing knows the variables."""
     found = re.fullmatch(r"var\(--([\w-]+)\)", value) if isinstance(value, str) else None
     return LIGHT[found[1]] if found else value
 

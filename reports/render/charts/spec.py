@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any, cast
 
@@ -42,15 +43,20 @@ def spec(chart: Chart) -> Spec:
     made: Spec = alt.layer(*layers).properties(width="container", height=height).to_dict(validate=False)
     made["config"] = _config()
     made["autosize"] = {"type": "fit-x", "contains": "padding"}
-    return cast(Spec, _as_json(made))
+    return cast(Spec, with_values(made, _json_value))
 
 
-def _as_json(value: Any) -> Any:
-    """With nothing that JSON has no number for: it is a gap. What is too far for an axis lies at its end."""
-    if isinstance(value, dict):
-        return {key: _as_json(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_as_json(one) for one in value]
+def with_values(found: Any, change: Callable[[Any], Any]) -> Any:
+    """The same objects and lists, with every value in them changed."""
+    if isinstance(found, dict):
+        return {key: with_values(one, change) for key, one in found.items()}
+    if isinstance(found, list):
+        return [with_values(one, change) for one in found]
+    return change(found)
+
+
+def _json_value(value: Any) -> Any:
+    """What JSON has no number for is a gap. What is too far for an axis lies at its end."""
     if isinstance(value, float):
         return within(value) if math.isfinite(value) else None
     return value
