@@ -102,7 +102,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     prefill_max_num_seqs: Seats | None = None  # of the prefill instance; None: as the decode instance's, also below
     prefill_max_num_batched_tokens: Positive | None = None
     prefill_kv_blocks: Blocks | None = None
-    kv_link_gb_per_s: PositiveFloat | None = None  # 10^9 bytes a second, simulated; None: by hardware
+    # 10^9 bytes a second, simulated; None: by hardware
+    kv_link_gb_per_s: Annotated[float, Meta(ge=1e-3, le=1e9)] | None = None
     quota: tuple[str, ...] = ()
 
     sla: tuple[str, ...] = ()

@@ -67,6 +67,7 @@ def test_a_sweep_over_two_against_one_and_over_the_prefill_instance(cbbench: Cal
         (("--disaggregate", "--on-kv-pressure", "swap"), ["--disaggregate", "--on-kv-pressure", "swap"]),
         (("--prefill-kv-blocks", 100), ["--prefill-kv-blocks", "--disaggregate"]),
         (("--kv-link-gb-per-s", 100), ["--kv-link-gb-per-s", "--disaggregate"]),
+        ((*PAIR, "--kv-link-gb-per-s", 1e-300), ["--kv-link-gb-per-s: must be a number >= 0.001", "1e-300"]),
         ((*PAIR, "--prefill-max-num-batched-tokens", 3), ["--prefill-max-num-batched-tokens: 3", "at least 4"]),
         ((*PAIR, "--prefill-kv-blocks", 100), ["--prefill-kv-blocks 100", "too few for 8 of 40", "--misfit reject"]),
         ((*PAIR, "--kv-blocks", 100, "--prefill-kv-blocks", 900), ["--kv-blocks 100: too few", "needs 107 blocks"]),
