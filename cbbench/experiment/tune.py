@@ -42,14 +42,15 @@ def tune(given: Mapping[str, Any], *, most_runs: int, confirm_runs: int, proof_r
     search = Search("explore", explored, folder)
     stages = [search.run(start_of(explored), most_runs)]
     if (enough := enough_requests(explored, stages[0].best, proof_requests)) is not None and not search.interrupted:
-        search = Search("prove", msgspec.structs.replace(explored, num_requests=enough), folder)
+        search = Search("prove", msgspec.structs.replace(explored, num_requests=enough, duration=None), folder)
         stages.append(search.run(stages[0].best.setting, PROOF_RUNS, until_met=True))
     if real is not explored and not search.interrupted:
         search = Search("confirm", real, folder)
         stages.append(search.run(stages[-1].best.setting, confirm_runs, until_met=True))
     law = () if real is explored else LAW  # it is not the real engine's
     chosen = {name: value for name, value in given.items() if name not in law}
-    result = outcome(tuple(stages), given=chosen, sha256=search.plan_sha256)
+    note = all_at_once(real, search.requests)
+    result = outcome(tuple(stages), given=chosen, sha256=search.plan_sha256, note=note)
     write_tune(folder, result)
     write_whole(folder / "cbbench.toml", result.toml.encode())
     show(result, folder, json=real.json)
@@ -93,6 +94,21 @@ def start_of(config: RunConfig) -> Setting:
     return Setting(config.max_num_seqs, tokens, config.admission, config.prompt_buckets, config.max_prompt_chunk)
 
 
+def load_flag(config: RunConfig) -> str | None:
+    """Which says how much there is to do; None: all requests arrive at once, or when a trace says."""
+    return "--rate" if config.rate is not None else "--concurrency" if config.concurrency is not None else None
+
+
+def all_at_once(config: RunConfig, requests: int) -> str | None:
+    """What such a load cannot show; None where it is another."""
+    if load_flag(config) is not None or config.arrival == "trace":
+        return None
+    return (
+        f"All {requests} requests arrive at once, so the wait for a first token is that of a queue of {requests}, "
+        "and grows with it: --rate or --concurrency gives a load."
+    )
+
+
 def enough_requests(config: RunConfig, best: Trial, most: int) -> int | None:
     """How many the simulator needs to prove the bounds; None where there is nothing to prove, or more requests would
     be another load (all at once, or at the last rate of several). As a guess falls short when its requests turn out to
@@ -118,6 +134,7 @@ class Search:
         self._prediction: str | None = None
         plan = self._bench.plan(config)
         self.plan_sha256 = plan.sha256
+        self.requests = len(plan)
         self._prompts = plan.prompt_tokens.tolist()
         self._most_rows = min(len(plan), config.concurrency or len(plan))
 
@@ -144,7 +161,8 @@ class Search:
                 if (trial := self._attempt(decision.to, len(trials) + 1)) is not None:
                     trials.append(trial)
         best = best_of(trials)
-        told = () if cut_short else tuple(advice(best, bounds))  # on what no setting can do: some were not tried
+        # advice is on what no setting can do, and some were not tried
+        told = () if cut_short else tuple(advice(best, bounds, load_flag(self._config)))
         return Stage(
             purpose=self._purpose,
             num_requests=self._config.num_requests,

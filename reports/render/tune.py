@@ -13,10 +13,11 @@ from reports.render.words import number, share
 from reports.tuning.file import Stage, TuneFile
 from reports.tuning.trials import Trial
 
+CLOSEST = "its worst miss is the smallest, and of those within 2 % it misses fewest bounds, then serves most"
 VERDICT = {
     "proven": ("Best: ", "bold green"),
     "unproven": ("Best, unproven: ", "bold yellow"),
-    "missed": ("Closest, but the SLA is missed: ", "bold red"),
+    "missed": (f"Closest ({CLOSEST}), but the SLA is missed: ", "bold red"),
     "untold": ("Not judged, as a bound was not measured: ", "bold yellow"),
 }
 PURPOSE = {"explore": "Explored", "prove": "Tried with enough requests to prove it", "confirm": "Confirmed"}
@@ -75,7 +76,8 @@ def _outcome(result: TuneFile) -> RenderableType:
     head = Text.assemble(VERDICT[best.verdict], (best.setting.label(), "bold"), f", {rate}{state}.")
     if best.needed is not None and best.meets:
         head.append(f" It takes at least {best.needed:,} requests to be sure.")
-    parts: list[RenderableType] = [head, *(Text(f"- {one}") for one in result.stages[-1].advice), Text()]
+    told = [*([result.note] if result.note else []), *result.stages[-1].advice]
+    parts: list[RenderableType] = [head, *(Text(f"- {one}") for one in told), Text()]
     parts += [Text("cbbench.toml", "bold"), Padding(Text(result.toml.rstrip()), (0, 0, 0, 2)), Text()]
     for name, flags, lacks in (
         ("vLLM", result.vllm, result.vllm_lacks),

@@ -39,6 +39,7 @@ class TuneFile(msgspec.Struct, frozen=True, kw_only=True):
     workload_sha256: str
     sla: tuple[str, ...]
     stages: tuple[Stage, ...]
+    note: str | None = None  # what the load cannot show
     settings: dict[str, Value]  # the outcome, by field name
     toml: str
     vllm: str
@@ -56,7 +57,7 @@ class TuneFile(msgspec.Struct, frozen=True, kw_only=True):
         return self.stages[-1].prediction is None
 
 
-def outcome(stages: tuple[Stage, ...], *, given: Mapping[str, Any], sha256: str) -> TuneFile:
+def outcome(stages: tuple[Stage, ...], *, given: Mapping[str, Any], sha256: str, note: str | None) -> TuneFile:
     """given: every setting that somebody chose, by field name; with the outcome they are the whole of a run."""
     best = stages[-1].best
     chosen: dict[str, Value | None] = {
@@ -86,6 +87,7 @@ def outcome(stages: tuple[Stage, ...], *, given: Mapping[str, Any], sha256: str)
         workload_sha256=sha256,
         sla=sla,
         stages=stages,
+        note=note,
         settings=settings,
         toml=toml_of(whole, comment),
         vllm=vllm,

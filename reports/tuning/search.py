@@ -17,6 +17,7 @@ from reports.tuning.trials import (
     best_of,
     has_room,
     late_first_token,
+    share,
     short_of_kv,
     signals_of,
     slow_tokens,
@@ -40,14 +41,14 @@ def decide(trials: Sequence[Trial], bounds: Bounds) -> Decision:
     tried = {one.setting for one in trials}
     signals = signals_of(best.point)
     if best.unmeasured is not None:
-        return Decision("stop", _why_stop(best), signals, best.setting, None)
+        return Decision("stop", _why_stop(best, bounds), signals, best.setting, None)
     for move in moves_from(best, trials, bounds):
         if move.to not in tried and move.to != best.setting:
             return Decision(move.rule, move.words, signals, best.setting, move.to)
-    return Decision("stop", _why_stop(best), signals, best.setting, None)
+    return Decision("stop", _why_stop(best, bounds), signals, best.setting, None)
 
 
-def _why_stop(best: Trial) -> str:
+def _why_stop(best: Trial, bounds: Bounds) -> str:
     if (untold := best.unmeasured) is not None:
         return f"No setting can be held to {untold.expr}: {untold.reason}."
     if not best.meets and best.point.sla:
@@ -56,23 +57,37 @@ def _why_stop(best: Trial) -> str:
         return "Nobody waits here, so there is no more load to batch."
     if not has_room(best.point):
         return "KV memory is full at this setting, so more rows would find none."
+    if best.setting.max_num_seqs >= bounds.most_rows:
+        return f"No more than {bounds.most_rows} requests are here at once, so more rows would stay empty."
     return "What lies beyond was tried and brings no more goodput within the SLA."
 
 
-def advice(best: Trial, bounds: Bounds) -> list[str]:
-    """What no setting of these can do; for a person to weigh."""
+def advice(best: Trial, bounds: Bounds, load: str | None) -> list[str]:
+    """What no setting of these can do; for a person to weigh. `load`: the flag that says how much there is to do; None:
+    none was given."""
+    ease = f"a lower {load}, or another replica" if load else "another replica"
     told, point = [], best.point
     if short_of_kv(point):
         told.append("KV memory is the limit: more blocks (--kv-blocks, or a smaller dtype) would lift it.")
     if slow_tokens(point) and stalled(point):
         told.append("Prompts stall outputs even so: prefill and decode on separate devices would part them.")
     if point.validity is not None and point.validity.verdict == "overloaded":
-        told.append("Requests arrive faster than they leave under every setting tried: lower --rate, or add replicas.")
+        told.append(f"Requests arrive faster than they leave under every setting tried: {ease}.")
     elif late_first_token(point) and (point.signals.waiting_mean or 0) >= 1:
-        told.append("First tokens wait for a seat, and more seats do not help: a lower --rate, or another replica.")
+        told.append(f"{_awaited(best, bounds)}: {ease}.")
     if best.setting.max_num_seqs == bounds.most_rows and (point.signals.waiting_mean or 0) >= 1 and best.meets:
         told.append(f"The search ends at {bounds.most_rows} rows; requests still wait there.")
     return told
+
+
+def _awaited(best: Trial, bounds: Bounds) -> str:
+    blocked = best.point.signals.blocked
+    no_seat, no_tokens = blocked.get("rows", 0.0), blocked.get("tokens", 0.0)
+    if no_seat > no_tokens:
+        often = share(no_seat)
+        return f"First tokens wait for a seat in {often} of the steps, and no other number of seats does better"
+    seats = "there is a seat for each" if best.setting.max_num_seqs >= bounds.most_rows else "not for a seat"
+    return f"First tokens wait for the prompts before them to be computed, {seats}"
 
 
 def long_prompt_tokens(prompt_tokens: Sequence[int]) -> int | None:

@@ -14,7 +14,7 @@ from reports.schema import SlaResult
 from reports.sweep_schema import Point
 
 STALLED = 1.5  # P99 TPOT over P50: above it some tokens wait for others' prompts
-GAIN = 1.02  # what a larger setting must bring in goodput to be worth it
+GAIN = 1.02  # what a larger setting must bring in goodput to be worth it; misses this near are alike
 MOST = 0.5  # of an answer's time: the part that takes as much is the one to make shorter
 ROOM = 0.9  # KV usage at its peak under which more rows find memory
 
@@ -90,10 +90,14 @@ class Trial(msgspec.Struct, frozen=True):
 
 def best_of(trials: Sequence[Trial]) -> Trial:
     """Those within the SLA first; among them the largest goodput, and of those within 2 % of it the fewest rows. Where
-    none is, the nearest of those that kept up with the load."""
+    none is, of those that kept up with the load the one whose worst miss is the smallest; of those within 2 % of it the
+    one that misses the fewest bounds, then the largest goodput."""
     ran = [one for one in trials if one.point.error is None]
     if not (fit := [one for one in ran if one.meets]):
-        return min(ran, key=lambda one: (not one.says, excess(one)))
+        telling = [one for one in ran if one.says] or ran
+        nearest = min(excess(one) for one in telling)
+        alike = [one for one in telling if excess(one) <= GAIN * nearest]
+        return min(alike, key=lambda one: (len(misses(one)), -one.goodput_per_s))
     most = max(one.goodput_per_s for one in fit)
     return min(
         (one for one in fit if one.goodput_per_s * GAIN >= most),
@@ -103,9 +107,17 @@ def best_of(trials: Sequence[Trial]) -> Trial:
 
 def excess(trial: Trial) -> float:
     """How far the worst bound is missed, as a factor; without end where one was not measured."""
-    ratios = [max(one.value / one.bound, one.bound / one.value) if one.value and one.bound > 0 else inf
-              for one in trial.point.sla if one.verdict == "fail" or one.value is None]  # fmt: skip
-    return max(ratios, default=1.0)
+    return max(map(_times_off, misses(trial)), default=1.0)
+
+
+def misses(trial: Trial) -> list[SlaResult]:
+    """The bounds that are missed, or were not measured; the worst first."""
+    found = [one for one in trial.point.sla if one.verdict == "fail" or one.value is None]
+    return sorted(found, key=_times_off, reverse=True)
+
+
+def _times_off(one: SlaResult) -> float:
+    return max(one.value / one.bound, one.bound / one.value) if one.value and one.bound > 0 else inf
 
 
 def missed(point: Point, *names: str) -> SlaResult | None:

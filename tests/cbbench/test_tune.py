@@ -61,6 +61,18 @@ def test_stages_of_a_rate_are_not_drawn_out_to_prove_something(
     assert explored.best.verdict == "unproven"
 
 
+def test_requests_that_come_all_at_once_are_told_to_be_no_load(
+    cbbench: Callable[..., Outcome], own_folder: Path
+) -> None:
+    bound = ("--num-requests", 64, "--sla", "p99_ttft_ms<=500")
+    told = "All 64 requests arrive at once"
+    outcome = cbbench(*SIMULATED, *bound, "-o", "at-once")
+    assert told in outcome.out
+    assert "a lower --rate" not in outcome.out
+    assert "Closest (its worst miss is the smallest" in outcome.out
+    assert told not in cbbench(*SIMULATED, *bound, "--rate", 2, "--proof-requests", 0, "-o", "paced").out
+
+
 @pytest.mark.slow
 def test_what_few_requests_suggest_is_tried_with_many(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
     """64 seats are enough for 300 requests, and not for the bursts among 3,000."""

@@ -196,8 +196,24 @@ def test_a_late_answer_is_mended_by_its_smaller_part_where_the_larger_one_gives_
 
 
 def test_advice_on_a_late_answer_is_on_its_larger_part() -> None:
-    assert "prefill and decode on separate devices" in " ".join(advice(answers(decode=0.9), BOUNDS))
-    assert "First tokens wait for a seat" in " ".join(advice(answers(decode=0.2), BOUNDS))
+    assert "prefill and decode on separate devices" in " ".join(advice(answers(decode=0.9), BOUNDS, None))
+    late = answers(decode=0.2, blocked={"rows": 0.3, "tokens": 0.1})
+    assert "First tokens wait for a seat in 30% of the steps" in " ".join(advice(late, BOUNDS, "--rate"))
+
+
+def test_advice_names_what_first_tokens_wait_for() -> None:
+    """A seat for each of the requests: what they wait for is the step's tokens, and more seats are no question."""
+    late = trial(64, ttft=900, blocked={"tokens": 0.02})
+    told = " ".join(advice(late, Bounds(most_rows=64, most_tokens=8192), "--rate"))
+    assert "wait for the prompts before them to be computed, there is a seat for each: a lower --rate" in told
+
+
+@pytest.mark.parametrize("overloaded", [False, True])
+@pytest.mark.parametrize("load", [None, "--rate", "--concurrency"])
+def test_no_flag_is_advised_that_is_not_set(load: str | None, overloaded: bool) -> None:
+    told = " ".join(advice(trial(64, ttft=900, overloaded=overloaded), BOUNDS, load))
+    assert "another replica" in told
+    assert [flag for flag in ("--rate", "--concurrency") if flag in told] == ([load] if load else [])
 
 
 def test_a_setting_half_way_is_tried_before_the_search_ends() -> None:
@@ -212,6 +228,12 @@ def test_nobody_waiting_ends_the_search() -> None:
     decision = first(trial(32, waiting_mean=0.3))
     assert decision.to is None
     assert decision.words.startswith("Nobody waits")
+
+
+def test_a_search_that_has_a_seat_for_everybody_claims_no_trial_beyond() -> None:
+    decision = first(trial(32), bounds=Bounds(most_rows=24, most_tokens=2048))
+    assert decision.to is None
+    assert decision.words == "No more than 24 requests are here at once, so more rows would stay empty."
 
 
 def test_the_best_meets_the_bounds_before_it_serves_more() -> None:
@@ -229,11 +251,17 @@ def test_where_none_meets_the_bounds_the_nearest_is_best() -> None:
     assert best_of([far, near]) is near
 
 
+def test_of_settings_as_near_the_one_that_misses_fewer_bounds_is_closest_and_then_the_one_that_serves_more() -> None:
+    both, one_alone = trial(64, ttft=1000, tpot=60, goodput=9.0), trial(32, ttft=1010, goodput=1.0)
+    assert best_of([both, one_alone]) is one_alone
+    assert best_of([one_alone, more := trial(45, ttft=1005, goodput=2.0)]) is more
+
+
 def test_where_none_meets_the_bounds_one_that_kept_up_with_the_load_is_nearer_than_one_that_did_not() -> None:
     """The percentiles of an overloaded run say how long it was, so it may look nearer than it is."""
     kept_up, swamped = trial(64, ttft=900), trial(32, ttft=600, overloaded=True)
     assert best_of([swamped, kept_up]) is kept_up
-    assert "lower --rate, or add" not in " ".join(advice(kept_up, BOUNDS))
+    assert "faster than they leave" not in " ".join(advice(kept_up, BOUNDS, "--rate"))
 
 
 def test_a_bound_that_was_not_measured_is_not_near() -> None:
@@ -246,7 +274,7 @@ def test_a_bound_that_was_not_measured_is_not_near() -> None:
 
 def test_an_overloaded_run_meets_nothing() -> None:
     assert not trial(overloaded=True).meets
-    assert "lower --rate" in " ".join(advice(trial(overloaded=True), BOUNDS))
+    assert "faster than they leave" in " ".join(advice(trial(overloaded=True), BOUNDS, "--rate"))
 
 
 @given(limit_rows=st.integers(2, 200), start=st.sampled_from([1, 8, 32, 128, 256]))
