@@ -190,7 +190,7 @@ _DEFINITIONS = {
     "transfers": (
         "KV that went from the prefill to the decode instance. wait_ms: from the first token until the decode instance "
         "had a seat and blocks for the request; transfer_ms: from then until all its KV was there, behind other "
-        "transfers; kept_blocks_peak: the most blocks that the prefill instance kept meanwhile."
+        "transfers; kept_blocks_peak: the most blocks that the prefill instance kept meanwhile, when it planned a step."
     ),
     "waste.launched_tokens": "Tokens the device computed: useful plus all the kinds of waste below.",
     "waste.useful_tokens": "Prompt and output tokens computed once, for a request that wanted them.",
