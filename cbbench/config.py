@@ -17,6 +17,7 @@ from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.quotas import Quota
 
 # The upper ends are far beyond what anybody measures; they keep a slip of the keyboard from filling the memory.
+MOST_REQUESTS = 10_000_000
 Positive = Annotated[int, Meta(ge=1, le=100_000_000)]
 Blocks = Annotated[int, Meta(ge=1, le=10_000_000)]
 Seats = Annotated[int, Meta(ge=1, le=65_536)]
@@ -62,7 +63,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     workload: str = "azure-conv"
     tenants: str | None = None
-    num_requests: Annotated[int, Meta(ge=1, le=10_000_000)] = 64
+    num_requests: Annotated[int, Meta(ge=1, le=MOST_REQUESTS)] = 64  # under a rate and a duration: what those hold
     rate: Rate | str | None = None  # requests/s, or stages of them, as rates.py reads; None: no schedule
     arrival: str | None = None  # poisson, under a rate
     concurrency: Positive | None = None

@@ -23,8 +23,9 @@ COMMANDS: tuple[Command, ...] = ("run", "sweep", "tune", "serve")
 DEFAULT_FILE = Path("cbbench.toml")
 
 
-def gather(command: Command, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Every setting that somebody chose, by field name, for `build_config`. `options`: as Typer gives them."""
+def gather(command: Command, options: Mapping[str, Any], swept: Sequence[str] = ()) -> dict[str, Any]:
+    """Every setting that somebody chose, by field name, for `build_config`. `options`: as Typer gives them; `swept`:
+    settings whose values come later."""
     files = [Path(file) for file in options.get("config") or ()]
     ours = ("config", "debug")
     flags = {key: value for key, value in options.items() if key not in ours and value is not None and value != []}
@@ -32,20 +33,24 @@ def gather(command: Command, options: Mapping[str, Any]) -> dict[str, Any]:
     if command == "serve":
         return chosen
     # Of several tenants there is no single workload to suggest anything.
-    suggested = {} if "tenants" in chosen else suggestions(str(chosen.get("workload", RunConfig().workload)))
-    suggested |= _suggested_by_rate(chosen.get("rate"))
+    suggested = {} if "tenants" in chosen else dict(suggestions(str(chosen.get("workload", RunConfig().workload))))
+    if {"rate", "duration"} <= {*chosen, *swept}:  # which say together how many requests there are
+        suggested.pop("num_requests", None)
+    suggested |= _suggested_by_rate(chosen.get("rate"), chosen.get("duration"))
     if "url" in chosen or "launch" in chosen:  # the server's settings are its own
         suggested = {key: value for key, value in suggested.items() if key not in ENGINE_SETTINGS}
     return suggested | chosen
 
 
-def _suggested_by_rate(rate: float | str | None) -> dict[str, Any]:
-    """As many requests as stages with an end hold."""
+def _suggested_by_rate(rate: float | str | None, duration_s: float | None) -> dict[str, Any]:
+    """As many requests as stages with an end hold, where a duration does not end them."""
     try:
         stages = None if rate is None else read_rate(rate)
     except ValueError as error:
         raise UsageError(f"--rate: {error}") from None
-    if not isinstance(stages, RateSchedule) or stages.requests is None:
+    if not isinstance(stages, RateSchedule) or stages.requests is None or stages.end_s is None:
+        return {}
+    if isinstance(duration_s, int | float) and duration_s <= stages.end_s:
         return {}
     return {"num_requests": max(1, round(stages.requests))}
 

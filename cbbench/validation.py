@@ -9,10 +9,22 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from cbbench.config import ENGINE_SETTINGS, FIELDS, PAIR_SETTINGS, SERVER_SETTINGS, RunConfig, UsageError, flag
+from cbbench.config import (
+    ENGINE_SETTINGS,
+    FIELDS,
+    MOST_REQUESTS,
+    PAIR_SETTINGS,
+    SERVER_SETTINGS,
+    RunConfig,
+    UsageError,
+    flag,
+)
 from engines.remote.headers import parse_headers
 from reports.gate import parse_all
-from workloads.rates import read_rate
+from workloads.arrivals import requests_to_fill
+from workloads.errors import WorkloadError
+from workloads.rates import read_rate, requests_expected
+from workloads.tenants import parse_tenants
 
 LAUNCHED_URL = "http://127.0.0.1:{port}"  # until the port is known
 KIND_WORDS = {
@@ -37,7 +49,27 @@ def build_config(given: Mapping[str, Any]) -> RunConfig:
         raise UsageError(f"{flag(field)}: {problem}") from None
     _refuse_settings_of_others(config, given)
     _refuse_conflicts(config)
-    return config
+    if config.rate is None or config.duration is None or "num_requests" in given:
+        return config
+    return msgspec.structs.replace(config, num_requests=_requests_in(config.duration, config))
+
+
+def _requests_in(duration_s: float, config: RunConfig) -> int:
+    """As many as the duration asks of the rate, so that it is the duration that ends the run."""
+    assert config.rate is not None
+    expected = requests_expected(read_rate(config.rate), duration_s)
+    try:
+        tenants = parse_tenants(config.tenants) if config.tenants is not None else ()
+        count = requests_to_fill(expected, config.arrival or "poisson")
+    except WorkloadError as error:
+        raise UsageError(str(error)) from None
+    count += sum(one.burst.requests for one in tenants if one.burst is not None)  # which come beside the others
+    if count > MOST_REQUESTS:
+        raise UsageError(
+            f"--duration {duration_s:g} at --rate {config.rate} is about {expected:,.0f} requests, and a plan has at "
+            f"most {MOST_REQUESTS:,}; ask for less, or give --num-requests"
+        )
+    return count
 
 
 def _with_plain_rate(given: Mapping[str, Any]) -> dict[str, Any]:

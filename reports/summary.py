@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -51,11 +52,27 @@ def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ())
         header,
         definitions=definitions(),
         interrupted=record.interrupted,
-        notes=tuple(dict.fromkeys((*header.notes, *notes))),  # the header's are of the plan, or of a rebuild before
+        # The header's are of the plan, or of a rebuild before.
+        notes=tuple(dict.fromkeys((*header.notes, *notes, *_ran_out(record, summary, header.workload.pacing)))),
         summary=summary,
         sla=tuple(believed(one, _found_of_part(one, found, times, record)) for one in results),
         validity=found,
     )
+
+
+def _ran_out(record: RunRecord, summary: Summary, pacing: PacingInfo) -> list[str]:
+    """A note where a closed loop had sent its whole plan before its duration was over. Of an open loop the plan tells
+    that before the run."""
+    counts, duration_s = summary.requests, pacing.duration_s
+    closed = pacing.concurrency is not None and not pacing.open_loop
+    if duration_s is None or not closed or record.interrupted or counts.sent < counts.planned:
+        return []
+    last_s = int(record.column_ns("sent").max(initial=0)) / 1e9
+    enough = math.ceil(counts.planned * duration_s / (last_s or summary.throughput.window_s or duration_s))
+    return [
+        f"all {counts.planned:,} requests of the plan had been sent by {last_s:.3g} s of the {duration_s:g} s of "
+        f"--duration: it takes about --num-requests {enough}"
+    ]
 
 
 def _found_of_part(result: SlaResult, found: Validity, times: RequestTimes, record: RunRecord) -> Validity:

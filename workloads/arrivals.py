@@ -10,6 +10,7 @@ The first request comes at 0. All at once and the closed loop are not arrivals b
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +56,13 @@ def unit_arrivals(arrival: str, count: int, seed: int, trace: TraceGaps | None =
     grid = whole(UGAP * gamma(_cv(arrival)))
     gaps = grid[cell_of(stream(seed, _ARRIVALS_STREAM).random_raw(max(count - 1, 0)))]
     return _accumulate(gaps)[:count]
+
+
+def requests_to_fill(gaps: float, arrival: str) -> int:
+    """How many requests go on for so many mean gaps. Where gaps are drawn, with room for a draw of short ones: five
+    standard deviations, and those that a bursty law sends at once. Raises WorkloadError."""
+    cv = 0.0 if arrival in ("constant", "trace") else _cv(arrival)  # the gaps of a trace are scaled to their number
+    return max(1, math.ceil(round(gaps, 6) + 5 * cv * math.sqrt(gaps) + 8 * cv * cv))
 
 
 def _cv(arrival: str) -> float:

@@ -152,6 +152,11 @@ class RateSchedule:
         return requests / self.time_s(requests)
 
 
+def requests_expected(rate: float | RateSchedule, until_s: float) -> float:
+    """How many are due until then on average."""
+    return float(rate.expected(until_s)) if isinstance(rate, RateSchedule) else rate * until_s
+
+
 def read_rate(value: float | str) -> float | RateSchedule:
     """A number, also as text, or stages. Raises ValueError in one line."""
     if isinstance(value, str):

@@ -98,14 +98,16 @@ RUN_OPTIONS = (
            "'prompt=LAW;output=LAW', or a file of lengths or of prompts. Default: azure-conv.", metavar="SPEC"),
     option("tenants", str, WORKLOAD, "A mix instead of one workload, as in 'a:weight=3;b:weight=1,priority=1'; "
            "see docs/workloads.md. Default: none.", metavar="SPEC"),
-    option("num_requests", int, WORKLOAD, "Requests in the plan. Default: 64.", metavar="N"),
+    option("num_requests", int, WORKLOAD, "Requests in the plan. Default: 64; what --duration holds under --rate; the "
+           "rows of a file.", metavar="N"),
     option("rate", str, WORKLOAD, "Open loop: requests per second, whether or not the engine keeps up. Or stages of "
            "them: '2 for 60s, 8 for 60s, 2', '2..20 for 2m'. Default: none, all at t = 0.", metavar="R"),
     option("arrival", str, WORKLOAD, "Shape of the arrivals under --rate: constant, poisson, gamma:CV (burstier above "
            "CV 1) or trace, which without --rate keeps its own pace. Default: poisson.", metavar="LAW"),
     option("concurrency", int, WORKLOAD, "Closed loop: keep N requests in flight; with --rate, the most in flight. "
            "Default: no limit.", metavar="N"),
-    option("duration", float, WORKLOAD, "Stop sending after this many seconds. Default: send the whole plan.",
+    option("duration", float, WORKLOAD, "Stop sending after this many seconds; with --rate, the plan is as long. "
+           "Default: send the whole plan.",
            metavar="S"),
     option("drain", float, WORKLOAD, "With --duration: let what runs end for this many seconds, then cancel it. "
            "Default: 30.", metavar="S"),

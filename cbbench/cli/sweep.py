@@ -83,4 +83,4 @@ def command(
     from cbbench.settings import gather
 
     asked = Asked(param, tuple(values or ()), adaptive, between, repeat, every_rate)
-    return sweep(asked, gather("sweep", given), given)
+    return sweep(asked, gather("sweep", given, swept=param.split(",")), given)

@@ -108,7 +108,9 @@ def _measured_pairs(configs: list[RunConfig], count: int, folder: Path) -> list[
     benches = _benches(*configs)
     for bench, config, name in zip(benches, configs, "ab", strict=True):
         if config.engine == "reference" and config.url is None:  # the others have nothing to warm, or do it themselves
-            short = msgspec.structs.replace(config, num_requests=min(WARM_UP_REQUESTS, config.num_requests))
+            short = msgspec.structs.replace(
+                config, num_requests=min(WARM_UP_REQUESTS, config.num_requests), duration=None
+            )
             measure(bench, short, folder / "warm-up" / name, title=f"warm-up of {name.upper()}")
     pairs: list[Pair] = []
     for number in range(count):

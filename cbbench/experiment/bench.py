@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Sequence
 
 from cbbench.config import RunConfig, UsageError, parse_quotas
 from cbbench.experiment.kinds import kind_of
 from engines.base import Engine
 from reports.gate import parse_all
 from reports.schema import Criteria, EngineInfo, PacingInfo, PromptsInfo, WorkloadInfo
-from workloads.plan import RequestPlan
-from workloads.rates import NS, RateSchedule, read_rate
+from workloads.arrivals import requests_to_fill
+from workloads.plan import UGAP, RequestPlan
+from workloads.rates import NS, RateSchedule, read_rate, requests_expected
 from workloads.spec import open_workload
 from workloads.statistics import realised
 from workloads.tenants import build_tenant_plan
@@ -21,7 +24,14 @@ class Bench:
 
     def __init__(self, base: RunConfig) -> None:
         self.kind = kind_of(base)
-        self.told: set[str] = set()  # notes that stderr has had
+        self._told: set[str] = set()  # notes that stderr has had
+
+    def tell(self, notes: Sequence[str]) -> None:
+        """On stderr, each note once."""
+        for note in notes:
+            if note not in self._told:
+                print(f"note: {note}", file=sys.stderr)
+        self._told.update(notes)
 
     def plan(self, config: RunConfig) -> RequestPlan:
         """The requests of a run with these settings. UsageError for an SLA on a part of them that is not there."""
@@ -68,8 +78,11 @@ def notes_of(config: RunConfig, plan: RequestPlan) -> tuple[str, ...]:
         # Tenants share one arrival law, never a trace's.
         if what in ("repeated", "outputs") or (what == "arrivals" and not tenant):
             told.append(f"{tenant}: {text}" if tenant else text)
-    if (rate := rate_per_s(config, plan)) is not None and isinstance(rate, RateSchedule):
-        told += _stages_not_reached(rate, plan, config.duration)
+    if (rate := rate_per_s(config, plan)) is not None:
+        if isinstance(rate, RateSchedule):
+            told += _stages_not_reached(rate, plan, config.duration)
+        if config.duration is not None:
+            told += _over_before(config.duration, rate, plan, config.arrival or "poisson")
     if plan.texts is not None and config.url is not None and config.launch is None:
         told.append(
             f"{plan.texts.script.path} has the same text in every run: what the server's prefix cache kept of one, it "
@@ -87,6 +100,19 @@ def _stages_not_reached(rate: RateSchedule, plan: RequestPlan, duration_s: float
     needed = rate.requests or math.ceil(rate.expected(begins_s)) + 1
     enough = f"it takes about --num-requests {needed:.0f}" if last_s < begins_s else "a longer --duration reaches it"
     return [f"the last stage of the rate, {rate.given[-1]}, begins at {begins_s:g} s, after the last request: {enough}"]
+
+
+def _over_before(duration_s: float, rate: float | RateSchedule, plan: RequestPlan, arrival: str) -> list[str]:
+    """A note where the plan runs out by more than a mean gap before the duration does."""
+    gaps = requests_expected(rate, duration_s)
+    last = int(plan.arrivals_ugap[-1]) / UGAP
+    if last + 1 >= gaps - 1e-6:
+        return []
+    last_s = rate.time_s(last) if isinstance(rate, RateSchedule) else last / rate
+    return [
+        f"the last of the {len(plan):,} requests is due at {last_s:.3g} s, before the {duration_s:g} s of --duration "
+        f"are over: it takes about --num-requests {requests_to_fill(gaps, arrival)}"
+    ]
 
 
 def rate_per_s(config: RunConfig, plan: RequestPlan) -> float | RateSchedule | None:

@@ -108,10 +108,7 @@ def measure(bench: Bench, config: RunConfig, folder: Path, title: str) -> RunFil
         criteria=criteria_of(config),
         notes=notes_of(config, plan),
     )
-    for note in header.notes:  # before the run, which may be long
-        if note not in bench.told:
-            print(f"note: {note}", file=sys.stderr)
-    bench.told.update(header.notes)
+    bench.tell(header.notes)  # before the run, which may be long
     with (
         Interrupt() as interrupt,
         RunWriter(folder, header) as writer,
@@ -124,7 +121,9 @@ def measure(bench: Bench, config: RunConfig, folder: Path, title: str) -> RunFil
         except PartialRun as partial:  # the server died, say: what there is stays, and the error is told
             writer.finish(recorder.completed(partial.record), engine.client)
             raise
-        return writer.finish(recorder.completed(record), engine.client)
+        result = writer.finish(recorder.completed(record), engine.client)
+    bench.tell(result.notes)
+    return result
 
 
 def gpu_to_watch(config: RunConfig, info: EngineInfo) -> Gpu | None:
