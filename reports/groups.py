@@ -12,9 +12,10 @@ from engines.base import MISSING, RunRecord
 from reports.metrics import PER_REQUEST, BoolArray, RequestTimes
 from reports.quantiles import FloatArray, distribution
 from reports.service import OUTPUT_WEIGHT, PROMPT_WEIGHT, service_gap_tokens, waits_ns
+from reports.stages import Stages
 from reports.summary_schema import Group, GroupLatency
 from workloads.plan import IntColumn
-from workloads.rates import NS, RateSchedule
+from workloads.rates import NS
 
 
 class Groups:
@@ -46,46 +47,38 @@ class Groups:
         names = [f"up to {edges[0]}", *between, f"over {edges[-1]}"]
         return self._split(np.searchsorted(edges, self._times.prompt_tokens), names)
 
-    def by_stage(self, rate_schedule: str | None) -> dict[str, Group]:
+    def by_stage(self, stages: Stages | None) -> dict[str, Group]:
         """By the stage in which a request was scheduled; but the rates are of what ended within its time, over that
         time: a queue that a stage leaves behind is served in the next."""
-        if rate_schedule is None:
+        if stages is None or not len(self._times):
             return {}
-        rates = RateSchedule.parse(rate_schedule)
-        stage, ended = (rates.stage_of(at / NS) for at in (self._times.scheduled_ns, self._times.end_ns))
-        last_s = (int(self._times.scheduled_ns.min()) if len(self._times) else 0) / NS + self._window_s
-        begins_s = np.minimum(rates.starts_s, last_s)
-        lasted_s = np.diff(np.append(begins_s, last_s)).tolist()
-        return self._split(stage, rates.names, ended, lasted_s)
+        until_s = int(self._times.scheduled_ns.min()) / NS + self._window_s
+        due = {span: span.holds(self._times.scheduled_ns) for span in stages.spans}
+        found = {
+            span.name: self._group(members, span.holds(self._times.end_ns), span.lasted_s(until_s))
+            for span, members in due.items()
+            if members.any()
+        }
+        return found if len(found) > 1 else {}
 
     def service_gap_tokens(self) -> float | None:
         if len(self._tenants) < 2:
             return None
         return service_gap_tokens(self._record, self._tenant_of_row, len(self._tenants))
 
-    def _split(
-        self,
-        which: IntColumn,
-        names: Sequence[str],
-        served: IntColumn | None = None,
-        windows_s: Sequence[float] | None = None,
-    ) -> dict[str, Group]:
-        """which: the part that a request belongs to; served: in whose rates it counts, where it is not the same.
-
-        windows_s: what the rates of each part are over, where it is not the run.
-        """
-        served = which if served is None else served
+    def _split(self, which: IntColumn, names: Sequence[str]) -> dict[str, Group]:
+        """which: the part that a request belongs to."""
         counts = np.bincount(which, minlength=len(names))
         if np.count_nonzero(counts) < 2:
             return {}
-        windows_s = windows_s or [self._window_s] * len(names)
         return {
-            name: self._group(which == index, served == index, windows_s[index])
+            name: self._group(which == index, which == index, self._window_s)
             for index, name in enumerate(names)
             if counts[index]
         }
 
     def _group(self, members: BoolArray, served: BoolArray, window_s: float) -> Group:
+        """served: in whose rates they count; window_s: what the rates are over."""
         times = self._times
         served = times.completed & served
         waited = self._waited_ms[members]

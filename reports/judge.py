@@ -25,8 +25,10 @@ from reports.quantiles import effective_n, quantile, wilson_interval
 from reports.sample import Sample
 from reports.schema import Criteria, SlaResult, Verdict
 from reports.scope import Scope
+from reports.stages import Stages
 from reports.summary_schema import Goodput, Throughput
 from reports.tally import Tally
+from workloads.rates import NS
 
 NOTHING = "nothing was measured"
 
@@ -50,18 +52,22 @@ class Judge:
     open_loop: bool = False
     interrupted: bool = False
     scope: Scope | None = None
+    stages: Stages | None = None  # None: the rate does not change
 
     @property
     def _sample(self) -> Sample:
         return Sample(self.times, self.interrupted)
 
     def results(self, slas: Sequence[Sla]) -> tuple[SlaResult, ...]:
-        return tuple(self._whole(self._of(sla.scope)._result(sla, slas)) for sla in slas)
+        return tuple(self._whole(sla.scope, self._of(sla.scope)._result(sla, slas)) for sla in slas)
 
-    def _whole(self, result: SlaResult) -> SlaResult:
-        """With `needed` in requests of the run, of which the part is to have as many as it has here."""
-        if result.scope is None or result.needed is None or not result.n:
+    def _whole(self, scope: Scope | None, result: SlaResult) -> SlaResult:
+        """With `needed` in requests of the run, of which the part is to have as many as it has here. But a stage has
+        no more of them in a run with more."""
+        if scope is None or result.needed is None or not result.n:
             return result
+        if scope.by == "stage":
+            return msgspec.structs.replace(result, needed=None)
         return msgspec.structs.replace(result, needed=math.ceil(result.needed * len(self.times) / result.n))
 
     def goodput(self, slas: Sequence[Sla]) -> Goodput:
@@ -85,18 +91,23 @@ class Judge:
         if scope is None:
             return self
         times = self.times.part(self._members(scope))
-        return replace(self, times=times, throughput=self._rates(times), scope=scope)
+        return replace(self, times=times, throughput=self._rates(times, scope), scope=scope)
 
     def _members(self, scope: Scope | None) -> BoolArray:
         if scope is None:
             return np.ones(len(self.times), dtype=np.bool_)
-        return scope.members(self.record)[self.times.row]
+        return scope.members(self.record, self.stages)[self.times.row]
 
-    def _rates(self, part: RequestTimes) -> Throughput:
-        """Over the window of the whole run; None where nobody of that part was there."""
-        window_s, done = self.throughput.window_s, part.completed
-        if not len(part) or window_s <= 0:
+    def _rates(self, part: RequestTimes, scope: Scope) -> Throughput:
+        """Over the window of the whole run; of a stage, what ended within its time, over that. None where nobody of
+        that part was there."""
+        window_s, there = self.throughput.window_s, bool(len(part))
+        if scope.by == "stage" and there and self.stages and (span := self.stages.find(scope.value)):
+            window_s = span.lasted_s(int(self.times.scheduled_ns.min()) / NS + window_s)
+            part = self.times.part(span.holds(self.times.end_ns))
+        if not there or window_s <= 0:
             return Throughput(window_s, None, None, None)
+        done = part.completed
         outputs, prompts = int(part.output_tokens[done].sum()), int(part.prompt_tokens[done].sum())
         return Throughput(window_s, int(done.sum()) / window_s, outputs / window_s, (outputs + prompts) / window_s)
 

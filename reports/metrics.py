@@ -235,8 +235,9 @@ _DEFINITIONS = {
     "sla": (
         "A percentile SLA passes when the binomial early-stopping test accepts it at the confidence on the effective "
         "sample, failures counted as violations; it fails when the value is beyond the bound; else it is inconclusive. "
-        "An overloaded run passes no SLA on a latency. One on a part ([tenant=quiet], [priority=1], [prompt<=512]) is "
-        "judged on the requests of that part alone: their effective sample, their failures, whether their own queue "
-        "only grew; rates are over the window of the whole run, and `needed` counts the requests of the run."
+        "An overloaded run passes no SLA on a latency. One on a part ([tenant=quiet], [priority=1], [prompt<=512], "
+        "[stage=3]) is judged on the requests of that part alone: their effective sample, their failures, whether "
+        "their own queue only grew; rates are over the window of the whole run (of a stage: as in by_stage), and "
+        "`needed` counts the requests of the run."
     ),
 }

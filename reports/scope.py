@@ -11,18 +11,23 @@ import numpy as np
 
 from engines.base import RunRecord
 from reports.metrics import BoolArray
+from reports.stages import Stages
 from workloads.plan import IntColumn, RequestPlan
+from workloads.rates import EXAMPLE
 
-FORMS = "[tenant=NAME], [priority=N] or [prompt<=N]"
-SCOPE = re.compile(r"\s*(?P<by>tenant|priority|prompt)\s*(?P<sign>=|<=?)\s*(?P<value>.+?)\s*")
-MOST_NAMES = 12  # of tenants or priorities in a message
+FORMS = "[tenant=NAME], [priority=N], [prompt<=N] or [stage=N]"
+SCOPE = re.compile(r"\s*(?P<by>tenant|priority|prompt|stage)\s*(?P<sign>=|<=?)\s*(?P<value>.+?)\s*")
+MOST_NAMES = 12  # of tenants, priorities or stages in a message
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Requests of one tenant, of one priority, or with prompts of at most so many tokens."""
+    """Requests of one tenant, of one priority, with prompts of at most so many tokens, or due in one stage of the rate.
 
-    by: Literal["tenant", "priority", "prompt"]
+    stages: those of the run, None where its rate does not change.
+    """
+
+    by: Literal["tenant", "priority", "prompt", "stage"]
     value: str  # a tenant's name, else a whole number
 
     def __str__(self) -> str:
@@ -33,20 +38,27 @@ class Scope:
         """of tenant quiet"""
         return f"with prompts of at most {self.value} tokens" if self.by == "prompt" else f"of {self.by} {self.value}"
 
-    def members(self, record: RunRecord) -> BoolArray:
+    def members(self, record: RunRecord, stages: Stages | None) -> BoolArray:
         """Which rows of the record they are."""
         if self.by == "tenant":
             return record.where("tenant", self.value)
+        if self.by == "stage":
+            return self._due_in_stage(record.column_ns("scheduled"), stages)
         column = record.column("priority" if self.by == "priority" else "prompt_tokens")
         which: BoolArray = column == int(self.value) if self.by == "priority" else column <= int(self.value)
         return which
 
-    def missing_in_plan(self, plan: RequestPlan) -> str | None:
+    def missing_in_plan(self, plan: RequestPlan, stages: Stages | None) -> str | None:
         """Why the plan has no such request, and what it has; None where it has some."""
+        if self.by == "stage":
+            due_ns = plan.arrivals_ugap if stages is None else stages.due_ns(plan.arrivals_ugap)
+            return self._missing_stage(due_ns, stages)
         return self._missing([plan.tenants[at] for at in np.unique(plan.tenant)], plan.priority, plan.prompt_tokens)
 
-    def missing_in(self, record: RunRecord) -> str | None:
+    def missing_in(self, record: RunRecord, stages: Stages | None) -> str | None:
         """The same of the requests that ended."""
+        if self.by == "stage":
+            return self._missing_stage(record.column_ns("scheduled"), stages)
         tenants = map(str, record.labels("tenant")[0])
         return self._missing(sorted(tenants), record.column("priority"), record.column("prompt_tokens"))
 
@@ -57,10 +69,26 @@ class Scope:
             shortest = int(prompt_tokens.min())
             return None if shortest <= int(self.value) else f"no prompt is as short; the shortest has {shortest} tokens"
         there = list(tenants) if self.by == "tenant" else [str(one) for one in np.unique(priority).tolist()]
-        if self.value in there:
+        return None if self.value in there else f"no such {self.by}; {_there_are(there)}"
+
+    def _due_in_stage(self, due_ns: IntColumn, stages: Stages | None) -> BoolArray:
+        span = None if stages is None else stages.find(self.value)
+        return np.zeros(len(due_ns), dtype=np.bool_) if span is None else span.holds(due_ns)
+
+    def _missing_stage(self, due_ns: IntColumn, stages: Stages | None) -> str | None:
+        if stages is None:
+            return f"the rate has no stages; it would with --rate {EXAMPLE}"
+        span = stages.find(self.value)
+        if span is None:
+            return f"no such stage; {_there_are([f'{one.key} ({one.stage})' for one in stages.spans])}"
+        if span.holds(due_ns).any():
             return None
-        more = f" and {len(there) - MOST_NAMES} more" if len(there) > MOST_NAMES else ""
-        return f"no such {self.by}; there {'is' if len(there) == 1 else 'are'} {', '.join(there[:MOST_NAMES])}{more}"
+        return f"no request was due in stage {span.key} ({span.stage}), which begins at {span.start_s:g} s"
+
+
+def _there_are(names: Collection[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"there {'is' if len(names) == 1 else 'are'} {', '.join(list(names)[:MOST_NAMES])}{more}"
 
 
 def parse_scope(text: str) -> Scope:
@@ -70,5 +98,7 @@ def parse_scope(text: str) -> Scope:
         if match["by"] == "tenant":
             return Scope("tenant", match["value"])
         if re.fullmatch(r"\d{1,9}", match["value"]):
-            return Scope("priority" if match["by"] == "priority" else "prompt", str(int(match["value"])))
+            return Scope(match["by"], str(int(match["value"])))  # type: ignore[arg-type]
+        if match["by"] == "stage" and match["value"] == "then":
+            return Scope("stage", "then")
     raise ValueError(f"[{text}] is no part of a load; want {FORMS}")

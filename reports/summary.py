@@ -21,6 +21,7 @@ from reports.metrics import PER_REQUEST, RequestTimes, definitions, request_time
 from reports.quantiles import distribution, tallied_distribution
 from reports.schema import PacingInfo, RunFile, SlaResult, Validity
 from reports.scope import parse_scope
+from reports.stages import Stages
 from reports.steady import steady
 from reports.summary_schema import Distribution, Instance, Latency, Requests, Signals, Summary, Throughput, Waste
 from reports.validity import believed, validity, validity_of_part
@@ -36,7 +37,7 @@ def summarize(record: RunRecord, header: RunFile) -> Summary:
 
 def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ()) -> RunFile:
     """The header with summary, SLA verdicts, validity and definitions filled in. ValueError as in summarize()."""
-    times = request_times(record)
+    times, stages = request_times(record), Stages.of(header.workload.pacing.rate_schedule)
     summary, results = _summarize(record, header, times)
     found = validity(
         times,
@@ -55,7 +56,7 @@ def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ())
         # The header's are of the plan, or of a rebuild before.
         notes=tuple(dict.fromkeys((*header.notes, *notes, *_ran_out(record, summary, header.workload.pacing)))),
         summary=summary,
-        sla=tuple(believed(one, _found_of_part(one, found, times, record)) for one in results),
+        sla=tuple(believed(one, _found_of_part(one, found, times, record, stages)) for one in results),
         validity=found,
     )
 
@@ -75,10 +76,12 @@ def _ran_out(record: RunRecord, summary: Summary, pacing: PacingInfo) -> list[st
     ]
 
 
-def _found_of_part(result: SlaResult, found: Validity, times: RequestTimes, record: RunRecord) -> Validity:
+def _found_of_part(
+    result: SlaResult, found: Validity, times: RequestTimes, record: RunRecord, stages: Stages | None
+) -> Validity:
     if result.scope is None:
         return found
-    return validity_of_part(found, times.part(parse_scope(result.scope).members(record)[times.row]))
+    return validity_of_part(found, times.part(parse_scope(result.scope).members(record, stages)[times.row]))
 
 
 def _first_answers(record: RunRecord, times: RequestTimes) -> Distribution | None:
@@ -90,8 +93,9 @@ def _first_answers(record: RunRecord, times: RequestTimes) -> Distribution | Non
 
 def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple[Summary, tuple[SlaResult, ...]]:
     slas = parse_all(header.criteria.sla)
-    throughput = _throughput(record, times, header.workload.pacing)
-    judge = Judge(record, times, throughput, header.criteria, header.workload.pacing.open_loop, record.interrupted)
+    pacing = header.workload.pacing
+    throughput, stages = _throughput(record, times, pacing), Stages.of(pacing.rate_schedule)
+    judge = Judge(record, times, throughput, header.criteria, pacing.open_loop, record.interrupted, stages=stages)
     latencies = {name: distribution(times.latency(name), times.effective_n(name)) for name in PER_REQUEST}
     latencies["itl_ms"] = tallied_distribution(times.gaps_ms, times.effective_n("itl_ms"))
     groups = Groups(record, times, throughput.window_s)
@@ -106,7 +110,7 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple
         by_tenant=groups.by_tenant(),
         by_priority=groups.by_priority(),
         by_prompt_bucket=groups.by_prompt_bucket(header.engine.config.get("prompt_buckets") or ()),
-        by_stage=groups.by_stage(header.workload.pacing.rate_schedule),
+        by_stage=groups.by_stage(stages),
         service_gap_tokens=groups.service_gap_tokens(),
         instances=_instances(record.steps, throughput.window_s),
         transfers=transfers(record),

@@ -19,7 +19,7 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="EXPR",
-            help="A bound, as in 'p99_ttft_ms<=500' or 'p99_ttft_ms\\[tenant=quiet]<=500', or "
+            help="A bound, as in 'p99_ttft_ms<=500', 'p99_ttft_ms\\[tenant=quiet]<=500' or '…\\[stage=3]<=500', or "
             "mlperf:llama2-70b-interactive; repeat for more. Default: the run's own.",
         ),
     ] = None,

@@ -187,8 +187,8 @@ RUN_OPTIONS = (
            "Default: together.", metavar="N,N"),
 
     option("sla", list[str], JUDGEMENT, "A bound to judge by, as in 'p99_ttft_ms<=500', or on a part of the load, as "
-           "in 'p99_ttft_ms\\[tenant=quiet]<=500'; repeat for more. Exit code 3 if one fails, 5 if it cannot be "
-           "told (too few requests, or not measured). Default: none.", metavar="EXPR"),
+           "in 'p99_ttft_ms\\[tenant=quiet]<=500' or \\[stage=3]; repeat for more. Exit code 3 if one fails, 5 if "
+           "it cannot be told (too few requests, or not measured). Default: none.", metavar="EXPR"),
     option("confidence", float, JUDGEMENT, "Confidence for SLA verdicts and intervals. Default: 0.95.", metavar="P"),
     option("max_failure_rate", float, JUDGEMENT, "Share of failed requests above which the load is invalid, exit code "
            "7. Default: 0.01.", metavar="R"),

@@ -11,6 +11,7 @@ from cbbench.experiment.kinds import kind_of
 from engines.base import Engine
 from reports.gate import parse_all
 from reports.schema import Criteria, EngineInfo, PacingInfo, PromptsInfo, WorkloadInfo
+from reports.stages import Stages
 from workloads.arrivals import requests_to_fill
 from workloads.plan import UGAP, RequestPlan
 from workloads.rates import NS, RateSchedule, read_rate, requests_expected
@@ -36,8 +37,10 @@ class Bench:
     def plan(self, config: RunConfig) -> RequestPlan:
         """The requests of a run with these settings. UsageError for an SLA on a part of them that is not there."""
         plan = self._plan(config)
+        rate = rate_per_s(config, plan)
+        stages = Stages(rate) if isinstance(rate, RateSchedule) else None
         for sla in parse_all(config.sla):
-            if sla.scope is not None and (missing := sla.scope.missing_in_plan(plan)) is not None:
+            if sla.scope is not None and (missing := sla.scope.missing_in_plan(plan, stages)) is not None:
                 raise UsageError(f'--sla "{sla.expr}": {missing}')
         return plan
 

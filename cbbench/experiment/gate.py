@@ -24,6 +24,7 @@ from reports.render.github import benchmark_json, workflow_commands
 from reports.render.junit import junit
 from reports.render.markdown import markdown
 from reports.scenarios import Pair, pair_up, scenarios, setting_differences
+from reports.stages import Stages
 from reports.stored import Judgement, Stored
 
 MACHINE = ("cpu", "cores", "platform")
@@ -144,8 +145,9 @@ def refuse_missing_parts(runs: Sequence[Stored], judgement: Judgement) -> None:
     for one in runs:
         if one.record is None or one.run.interrupted:
             continue
+        stages = Stages.of(one.run.workload.pacing.rate_schedule)
         for sla in parse_all(judgement.sla or ()):
-            if sla.scope is not None and (missing := sla.scope.missing_in(one.record)) is not None:
+            if sla.scope is not None and (missing := sla.scope.missing_in(one.record, stages)) is not None:
                 raise UsageError(f'--sla "{sla.expr}": {one.name}: {missing}')
 
 

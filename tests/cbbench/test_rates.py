@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -74,6 +75,24 @@ def test_in_the_file_of_settings_and_in_a_sweep_of_something_else(cbbench: Call)
     assert cbbench("run", *SIMULATED, "-o", "plain").code == 0
     assert run_json("plain")["workload"]["pacing"]["rate_per_s"] == 4
     assert run_json("plain")["workload"]["pacing"]["rate_schedule"] is None
+
+
+def test_an_sla_on_a_stage(cbbench: Call) -> None:
+    assert cbbench("run", *SIMULATED, "--rate", "4 for 40s, 2 for 5s", "-o", "out").code == 0
+    sla = ("p50_ttft_ms[stage=1]<=1000", "p50_ttft_ms[stage=2]<=0.001")
+    outcome = cbbench("gate", "out", *(word for one in sla for word in ("--sla", one)), "--junit", "junit.xml")
+    assert outcome.code == 3, outcome.out
+    first, second = ElementTree.parse("junit.xml").getroot().iter("testcase")
+    assert (first.get("name"), first.find("failure")) == ("p50_ttft_sched_ms[stage=1] <= 1000", None)
+    assert second.get("name") == "p50_ttft_sched_ms[stage=2] <= 0.001"
+    assert second.find("failure") is not None
+    for command in (("gate", "out"), ("run", *SIMULATED, "--rate", "4 for 40s, 2 for 5s")):
+        unknown = cbbench(*command, "--sla", "p99_ttft_ms[stage=9]<=500")
+        assert unknown.code == 2
+        assert unknown.error_line.endswith("no such stage; there are 1 (4 for 40s), 2 (2 for 5s), then (2)")
+    plain = cbbench("run", *SIMULATED, "--rate", "20", "--sla", "p99_ttft_ms[stage=1]<=500")
+    assert plain.code == 2
+    assert "the rate has no stages" in plain.error_line
 
 
 def test_against_a_server(cbbench: Call) -> None:

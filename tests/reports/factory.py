@@ -18,6 +18,7 @@ def header(
     *,
     sla: Sequence[str] = (),
     rate_per_s: float | None = None,
+    rate_schedule: str | None = None,
     mode: str = "continuous",
     static: str = "padded",
     sha256: str = "ab" * 32,
@@ -30,7 +31,11 @@ def header(
     return RunFile(
         engine=EngineInfo(kind="reference", mode=mode, model="tiny", device="cpu", config=settings),
         workload=WorkloadInfo(
-            spec="fixed", seed=0, sha256=sha256, num_requests=num_requests, pacing=PacingInfo(rate_per_s=rate_per_s)
+            spec="fixed",
+            seed=0,
+            sha256=sha256,
+            num_requests=num_requests,
+            pacing=PacingInfo(rate_per_s=rate_per_s, rate_schedule=rate_schedule),
         ),
         event_unit=event_unit,  # type: ignore[arg-type]
         criteria=Criteria(sla=tuple(sla), confidence=confidence),

@@ -11,6 +11,7 @@ from reports.metrics import request_times
 from reports.recommend import qualifies
 from reports.schema import RunFile, SlaResult, Validity
 from reports.scope import Scope
+from reports.stages import Stages
 from reports.summary import completed_run
 from reports.summary_schema import Signals
 from reports.sweep_schema import Point
@@ -50,6 +51,8 @@ def judged(made: RunRecord, *sla: str, **fields: object) -> list[SlaResult]:
         (" p99_ttft_ms [ tenant = a b ] < 5e2 ", Scope("tenant", "a b")),
         ("mean_tpot_ms[priority=01]<=500", Scope("priority", "1")),
         ("failure_rate[prompt<=512]<=0.01", Scope("prompt", "512")),
+        ("p99_ttft_ms[stage=03]<=500", Scope("stage", "3")),
+        ("p99_ttft_ms[stage=then]<=500", Scope("stage", "then")),
         ("p99_ttft_ms<=500", None),
     ],
 )
@@ -64,10 +67,12 @@ def test_brackets_say_whom_it_is_on(expr: str, scope: Scope | None) -> None:
 @pytest.mark.parametrize(
     ("expr", "says"),
     [
-        ("p99_ttft_ms[quiet]<=500", r"\[quiet\] is no part of a load; want \[tenant=NAME\], \[priority=N\] or"),
+        ("p99_ttft_ms[quiet]<=500", r"\[quiet\] is no part of a load; want \[tenant=NAME\], \[priority=N\], "),
         ("p99_ttft_ms[tenant=]<=500", r"want \[tenant=NAME\]"),
         ("p99_ttft_ms[tenant<=a]<=500", r"want \[tenant=NAME\]"),
         ("p99_ttft_ms[priority=high]<=500", r"\[priority=N\]"),
+        ("p99_ttft_ms[stage=last]<=500", r"or \[stage=N\]"),
+        ("p99_ttft_ms[stage<=2]<=500", r"or \[stage=N\]"),
         ("p99_ttft_ms[prompt=512]<=500", r"\[prompt<=N\]"),
         ("p99_ttft_ms[tenant=quiet<=500", r"METRIC\[PART\]<=NUMBER"),
         ("[tenant=quiet]p99_ttft_ms<=500", r"METRIC\[PART\]<=NUMBER"),
@@ -157,12 +162,12 @@ def test_a_part_of_which_nothing_ended_is_inconclusive() -> None:
 
 def test_who_is_not_there_is_said_with_those_who_are() -> None:
     made = crowd(quiet=2, noisy=2)
-    assert Scope("tenant", "quite").missing_in(made) == "no such tenant; there are noisy, quiet"
-    assert Scope("priority", "7").missing_in(made) == "no such priority; there are 0, 1"
-    assert Scope("prompt", "99").missing_in(made) == "no prompt is as short; the shortest has 100 tokens"
-    assert Scope("tenant", "quiet").missing_in(made) is None
+    assert Scope("tenant", "quite").missing_in(made, None) == "no such tenant; there are noisy, quiet"
+    assert Scope("priority", "7").missing_in(made, None) == "no such priority; there are 0, 1"
+    assert Scope("prompt", "99").missing_in(made, None) == "no prompt is as short; the shortest has 100 tokens"
+    assert Scope("tenant", "quiet").missing_in(made, None) is None
     many = record([row(i, [1.0], tenant=f"t{i:02}") for i in range(15)])
-    assert str(Scope("tenant", "x").missing_in(many)).endswith("t10, t11 and 3 more")
+    assert str(Scope("tenant", "x").missing_in(many, None)).endswith("t10, t11 and 3 more")
 
 
 def flooded() -> RunFile:
@@ -206,9 +211,64 @@ def test_tune_says_whose_bound_is_missed() -> None:
     assert words.startswith("P99 TTFT of tenant quiet is 900 of 500 ms")
 
 
+STEPS = "10 for 40s, 20 for 20s"
+
+
+def stepped() -> RunRecord:
+    """400 requests in the first stage, 400 in the second, where each waits for 900 ms."""
+    due_ms = [*(100.0 * i for i in range(400)), *(40_000 + 50.0 * i for i in range(400))]
+    waits_ms = [50.0 + 2 * i % 7 if i < 400 else 900.0 + 2 * i % 7 for i in range(800)]
+    pairs = zip(due_ms, waits_ms, strict=True)
+    return record([row(i, [at + wait, at + wait + 20], scheduled_ms=at) for i, (at, wait) in enumerate(pairs)])
+
+
+def stepped_run(*sla: str) -> RunFile:
+    return completed_run(stepped(), header(sla=sla, rate_per_s=13.0, rate_schedule=STEPS))
+
+
+def test_a_stage_is_judged_on_what_was_due_in_it() -> None:
+    calm, busy, whole = stepped_run(
+        "p99_ttft_ms[stage=1]<=500", "p99_ttft_ms[stage=2]<=500", "p99_ttft_ms<=500"
+    ).sla  # fmt: skip
+    assert (calm.verdict, calm.n, calm.name) == ("pass", 400, "p99_ttft_sched_ms[stage=1]")
+    assert "requests of stage 1" in calm.reason
+    assert (busy.verdict, busy.n, whole.verdict, whole.n) == ("fail", 400, "fail", 800)
+    assert busy.value == pytest.approx(906, abs=1)
+    assert [one.verdict for one in sla_checks(stepped_run("p99_ttft_ms[stage=2]<=500"), "run")] == ["fail"]
+
+
+def test_rates_of_a_stage_are_those_of_its_row() -> None:
+    run = stepped_run("request_per_s[stage=1]>=1", "output_token_per_s[stage=2]>=1")
+    assert run.summary is not None
+    first, second = run.summary.by_stage.values()
+    assert [one.value for one in run.sla] == [first.request_per_s, second.output_token_per_s]
+    assert first.request_per_s == pytest.approx(10)
+    assert second.request_per_s == pytest.approx(400 / 20.926, rel=0.001), "until its last request ended"
+
+
+def test_more_requests_are_no_help_to_a_stage() -> None:
+    run = stepped_run("p99_ttft_ms[stage=1]<=500", "p999_ttft_ms[stage=1]<=500")
+    assert [(one.verdict, one.needed) for one in run.sla] == [("pass", None), ("inconclusive", None)]
+    assert "requests of stage 1" in run.sla[1].reason
+
+
+def test_a_stage_that_is_not_there_is_told_with_those_that_are() -> None:
+    made, stages = stepped(), Stages.of(STEPS)
+    assert Scope("stage", "1").missing_in(made, stages) is None
+    assert Scope("stage", "3").missing_in(made, stages) == (
+        "no such stage; there are 1 (10 for 40s), 2 (20 for 20s), then (20)"
+    )
+    assert (
+        Scope("stage", "then").missing_in(made, stages) == "no request was due in stage then (20), which begins at 60 s"
+    )
+    assert str(Scope("stage", "1").missing_in(made, None)).startswith(
+        "the rate has no stages; it would with --rate '2 for"
+    )
+
+
 def test_times_of_a_part_keep_their_rows() -> None:
     made = crowd(quiet=3, noisy=3)
     times = request_times(made)
-    part = times.part(Scope("tenant", "noisy").members(made)[times.row])
+    part = times.part(Scope("tenant", "noisy").members(made, None)[times.row])
     assert len(part) == 3
     assert part.prompt_tokens.tolist() == [1000] * 3
