@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from engines.base import MISSING, RunRecord
 from engines.scheduling.ledger import Blocked, StepArray
 from reports import summary_schema
+from reports.instances import num_seats
 from reports.quantiles import quantile
 from workloads.plan import IntColumn
 
@@ -176,10 +177,10 @@ def _handed_over(
     record: RunRecord, of_row: IntColumn, stints: NDArray[np.int64], again: IntColumn
 ) -> NDArray[np.bool_]:
     """[again] the next stay is at another instance, to which its KV went: the time between is no preemption's."""
-    instance = np.append(record.steps["instance"], 0)  # a crash may have lost a step
-    where = instance[np.minimum(stints[:, 1] - 1, record.steps.shape[0])]
+    # By its seats: a stay that no step was launched for has the number of a step that another instance may have taken.
+    decodes = stints[:, 0] >= num_seats(record.steps[record.steps["instance"] == 0])
     went = record.column_ns("transfer_asked")[of_row[again]] != MISSING
-    return np.asarray(went & (where[again] != where[again + 1]))
+    return np.asarray(went & (decodes[again] != decodes[again + 1]))
 
 
 def _parts(parts: dict[str, IntColumn], whole: IntColumn) -> dict[str, summary_schema.Part]:

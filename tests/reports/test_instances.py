@@ -79,6 +79,23 @@ def test_parts_add_up_where_there_is_pressure() -> None:
     assert (total(parts.blocked_ns) <= parts.ttft_ns["queue"]).all()
 
 
+def test_parts_of_who_got_up_before_a_step_was_launched_for_it() -> None:
+    """Request 0's KV arrives at 3.4 ms, and just then it must yield to request 1. The step that was planned for it was
+    never launched; its number, 3, is that of request 2's prompt."""
+    plan = RequestPlan.of(
+        [4, 4, 4], [3, 3, 1], priority=np.array([1, 0, 0]), arrivals_ugap=np.array([0, 2 * UGAP, 4 * UGAP])
+    )
+    decode = {"max_num_seqs": 1, "order": "priority", "preempt_for_priority": True}
+    record = pair({}, decode).run(plan, Pacing(plan.arrivals_ugap, rate_per_s=1000), SilentObserver())
+    parts = breakdown(record)
+    first = np.flatnonzero(record.column("i")[parts.row] == 0)
+    in_ms = {name: float(column[first][0] / MS) for name, column in parts.e2el_ns().items()}
+    assert record.steps["instance"].tolist()[:3] == [0, 0, 0]
+    assert (in_ms["prefill"], in_ms["transfer"]) == (pytest.approx(1.4), pytest.approx(2))
+    # The end of step 3, at 5.4 ms, is the first that is known after it got up; it is back at 27.4 and done at 39.9.
+    assert (in_ms["preempted"], in_ms["decode"]) == (pytest.approx(22), pytest.approx(39.9 - 27.4 + 2))
+
+
 def test_each_instance_is_a_run_of_its_own() -> None:
     """What the seats show is what each ledger counts."""
     parts = records_by_instance(BUSY)
