@@ -8,6 +8,7 @@ import msgspec
 
 from engines.base import ClientReport
 from reports.summary_schema import Summary
+from workloads.rates import RateSchedule
 
 RUN_SCHEMA: Final = "cbbench.run/1"
 
@@ -69,6 +70,17 @@ class WorkloadInfo(msgspec.Struct, frozen=True):
     realised: dict[str, Any] = {}
     pacing: PacingInfo = PacingInfo()
     prompts: PromptsInfo | None = None  # None: drawn from prompt_seed
+
+    @property
+    def asked_per_s(self) -> float | None:
+        """Requests per second until the plan or its duration ends, on average where that changes; None where nothing is
+        scheduled."""
+        rate, duration_s = self.pacing.rate_per_s, self.pacing.duration_s
+        if rate is None or self.pacing.rate_schedule is None or duration_s is None:
+            return rate
+        schedule = RateSchedule.parse(self.pacing.rate_schedule)
+        lasts_s = min(duration_s, schedule.time_s(self.num_requests))
+        return float(schedule.expected(lasts_s)) / lasts_s
 
     @property
     def prompts_sha256(self) -> str | None:

@@ -15,6 +15,7 @@ from reports.pages.details import (
 from reports.pages.evidence import evidence
 from reports.pages.reported import Reported
 from reports.pages.workload import workload_title
+from reports.render.load import rates
 from reports.render.words import number, share
 from reports.schema import RunFile
 
@@ -32,7 +33,7 @@ def run_report(one: Reported) -> Report:
     return Report(
         "cbbench · one run",
         title_of(run),
-        workload_title(run.workload.spec),
+        " · ".join([workload_title(run.workload.spec), *([rates(run)] if run.workload.pacing.open_loop else [])]),
         word,
         tone,
         [one for one in sections if one.blocks],
@@ -80,5 +81,8 @@ def figures(one: Reported) -> Figures:
     if goodput.request_per_s is not None:
         within = f"{share(goodput.attainment)} within the SLA"
         shown.append(Figure("Goodput", number(goodput.request_per_s), "requests/s", within))
-    shown.append(Figure("Completed", f"{counts.completed:,}", f"of {counts.planned:,}", ", ".join(rest)))
+    of = f"of {counts.planned:,}"
+    if counts.sent < counts.planned:
+        of, rest = f"of {counts.sent:,} sent", [*rest, f"{counts.planned:,} planned"]
+    shown.append(Figure("Completed", f"{counts.completed:,}", of, ", ".join(rest)))
     return Figures(shown)

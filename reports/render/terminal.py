@@ -15,6 +15,7 @@ from reports.render.compare import side_by_side
 from reports.render.fitting import Table
 from reports.render.groups import group_views
 from reports.render.instances import instance_table, transfer_text
+from reports.render.load import how_many, rates
 from reports.render.waste import slot_table, token_table
 from reports.render.words import number, share, verdict
 from reports.schema import RunFile
@@ -96,7 +97,7 @@ def throughput_text(run: RunFile) -> Text:
     counts, speed = run.summary.requests, run.summary.throughput
     text = Text.assemble(
         (f"{number(speed.output_token_per_s)} output tok/s", "bold"),
-        f" · {number(speed.total_token_per_s)} total tok/s · {number(speed.request_per_s)} requests/s",
+        f" · {number(speed.total_token_per_s)} total tok/s · {rates(run)}",
         f" over {speed.window_s:.4g} s",
     )
     if speed.steady is not None:
@@ -105,7 +106,7 @@ def throughput_text(run: RunFile) -> Text:
             f"\n{number(steady.output_token_per_s)} output tok/s while steady "
             f"(from {steady.start_s:.3g} to {steady.end_s:.3g} s, without ramp and drain)"
         )
-    text.append(f"\n{counts.completed} of {counts.planned} requests completed")
+    text.append(f"\n{how_many(counts)}")
     for word, count in (("failed", counts.failed), ("cancelled", counts.cancelled)):
         text.append(f", {count} {word}", style="red" if count else "default")
     if counts.errors:

@@ -119,3 +119,29 @@ def test_against_a_server(cbbench: Call) -> None:
         )  # fmt: skip
     assert outcome.code in (0, 5), outcome.err  # 5: this machine did other work meanwhile
     assert read_run(Path("out")).workload.num_requests == 100
+
+
+def test_what_was_asked_stands_beside_what_was_done(cbbench: Call) -> None:
+    load = (*SIMULATED, *SHORT, "--arrival", "constant", "--num-requests", 64)
+    outcome = cbbench("run", *load, "--rate", 12, "--duration", 2, "-o", "cut")
+    summary = read_run(Path("cut")).summary
+    assert summary is not None
+    assert summary.throughput.request_per_s is not None
+    rates = f"12 requests/s asked, {summary.throughput.request_per_s:.4g} done"
+    assert f"{rates} over" in " ".join(outcome.out.split())
+    assert "24 of 64 requests sent: 24 completed, 0 failed, 0 cancelled" in outcome.out
+    for form in ("md", "html"):
+        page = cbbench("report", "cut", "--format", form, "-o", f"page.{form}")
+        assert page.code == 0, page.err
+        text = Path(f"page.{form}").read_text()
+        assert rates in text, form
+        assert "of 24 sent" in text, form
+        assert "64 planned" in text, form
+    closed = cbbench("run", *load[:-4], "--num-requests", 64, "--concurrency", 4, "-o", "closed")
+    assert "asked" not in closed.out
+    assert "64 of 64 requests completed, 0 failed" in closed.out
+
+
+def test_the_rate_asked_of_stages_is_their_mean_until_the_duration(cbbench: Call) -> None:
+    outcome = cbbench("run", *SIMULATED, *SHORT, "--rate", "2 for 10s, 20 for 10s", "--duration", 10, "-o", "out")
+    assert "2 requests/s asked on average" in outcome.out
