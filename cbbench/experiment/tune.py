@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -21,7 +21,7 @@ from reports.gate import exit_code
 from reports.render.tune import tune_view
 from reports.schema import Verdict
 from reports.sweep_schema import Point
-from reports.tuning.file import TUNE, Stage, TuneFile, outcome, write_tune
+from reports.tuning.file import TUNE, Purpose, Stage, TuneFile, outcome, write_tune
 from reports.tuning.moves import Bounds
 from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide, long_prompt_tokens
 from reports.tuning.trials import Setting, Trial, best_of
@@ -41,9 +41,10 @@ def tune(given: Mapping[str, Any], *, most_runs: int, confirm_runs: int, proof_r
         raise UsageError(f"--output: {folder} is not empty; choose a new folder")
     search = Search("explore", explored, folder)
     stages = [search.run(start_of(explored), most_runs)]
-    if (enough := enough_requests(explored, stages[0].best, proof_requests)) is not None and not search.interrupted:
-        search = Search("prove", msgspec.structs.replace(explored, num_requests=enough, duration=None), folder)
-        stages.append(search.run(stages[0].best.setting, PROOF_RUNS, until_met=True))
+    if not search.interrupted:
+        for proof, stage in proofs(explored, stages[0].best, folder, proof_requests):
+            search = proof
+            stages.append(stage)
     if real is not explored and not search.interrupted:
         search = Search("confirm", real, folder)
         stages.append(search.run(stages[-1].best.setting, confirm_runs, until_met=True))
@@ -122,10 +123,26 @@ def enough_requests(config: RunConfig, best: Trial, most: int) -> int | None:
     return enough if enough > config.num_requests else None
 
 
+def proofs(config: RunConfig, best: Trial, folder: Path, most: int) -> Iterator[tuple[Search, Stage]]:
+    """With as many requests as a proof seems to take; once more where it turns out to take more, if `most` will do."""
+    purposes: tuple[Purpose, ...] = ("prove", "prove-again")
+    for purpose in purposes:
+        enough = enough_requests(config, best, most)
+        if enough is None or (purpose == "prove-again" and not (best.meets and best.needed and best.needed <= most)):
+            return
+        config = msgspec.structs.replace(config, num_requests=enough, duration=None)
+        search = Search(purpose, config, folder)
+        stage = search.run(best.setting, PROOF_RUNS, until_met=True)
+        yield search, stage
+        if search.interrupted:
+            return
+        best = stage.best
+
+
 class Search:
     """One engine, loaded once, and the runs tried on it."""
 
-    def __init__(self, purpose: Literal["explore", "prove", "confirm"], config: RunConfig, folder: Path) -> None:
+    def __init__(self, purpose: Purpose, config: RunConfig, folder: Path) -> None:
         self.interrupted = False
         self._purpose = purpose
         self._config = config

@@ -20,7 +20,12 @@ VERDICT = {
     "missed": (f"Closest ({CLOSEST}), but the SLA is missed: ", "bold red"),
     "untold": ("Not judged, as a bound was not measured: ", "bold yellow"),
 }
-PURPOSE = {"explore": "Explored", "prove": "Tried with enough requests to prove it", "confirm": "Confirmed"}
+PURPOSE = {
+    "explore": "Explored",
+    "prove": "Tried with more, to prove it",
+    "prove-again": "Tried once more, as that takes more still",
+    "confirm": "Confirmed",
+}
 
 
 def tune_view(result: TuneFile) -> RenderableType:

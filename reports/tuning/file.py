@@ -16,13 +16,14 @@ from reports.tuning.trials import Trial
 
 TUNE_SCHEMA: Final = "cbbench.tune/1"
 TUNE = "tune.json"
+Purpose = Literal["explore", "prove", "prove-again", "confirm"]
 NOT_OF_A_RUN = ("output", "json", "timeline")  # where and how it is shown
 
 
 class Stage(msgspec.Struct, frozen=True):
     """A part of the search: runs of one engine with one plan. `ended` says why there was no next run."""
 
-    purpose: Literal["explore", "prove", "confirm"]
+    purpose: Purpose
     num_requests: int
     engine: str  # reference | simulated
     prediction: str | None  # where simulated step times come from; None where they were measured

@@ -86,6 +86,20 @@ def test_what_few_requests_suggest_is_tried_with_many(cbbench: Callable[..., Out
     assert proved.best.setting.max_num_seqs > 64
 
 
+def test_where_the_proof_takes_more_than_was_guessed_it_is_tried_once_more(
+    cbbench: Callable[..., Outcome], own_folder: Path
+) -> None:
+    bounds = ("--sla", "p99_ttft_ms<=500", "--sla", "p99_tpot_ms<=30")
+    outcome = cbbench(*SIMULATED, "--rate", 6, "--num-requests", 64, *bounds, "-o", "tuned")
+    explored, guessed, again = read_tune(own_folder / "tuned").stages
+    assert explored.num_requests < guessed.num_requests < (guessed.best.needed or 0) <= again.num_requests
+    assert again.best.verdict == "proven"
+    assert "Best: " in outcome.out
+    cbbench(*SIMULATED, "--rate", 6, "--num-requests", 64, *bounds, "--proof-requests", 1700, "-o", "bounded")
+    last = read_tune(own_folder / "bounded").stages[-1]
+    assert (last.purpose, last.best.verdict) == ("prove", "unproven"), "more than is allowed would be no proof either"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "rule"), [(128, "smaller-chunk"), (8, "more-rows")], ids=["mostly decode", "mostly the queue"]
