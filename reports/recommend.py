@@ -15,6 +15,20 @@ ALIKE = 0.99  # throughputs that tell no two settings apart
 OTHER_WORK = ("workload", "tenants", "num-requests")  # settings whose values ask different things
 
 
+TWO_DEVICES = (
+    "true is predicted on two devices, one for prompts and one for outputs, and false on one. To compare fairly, give "
+    "false half of the load: two ordinary devices get half of the requests each (docs/disaggregation.md)."
+)
+
+
+def unequal_devices(params: Sequence[str], points: Sequence[Point]) -> bool:
+    """Whether --disaggregate has more hardware in some points than in others. Only a simulated pair has two devices."""
+    if "disaggregate" not in params:
+        return False
+    at = params.index("disaggregate")
+    return {one.values[at] for one in points if one.error is None and one.prediction} == {True, False}
+
+
 def recommend(params: Sequence[str], points: Sequence[Point], sla: Sequence[str] = ()) -> Recommendation:
     """The largest output throughput within the SLA; without one, the smallest setting within 5 % of the best. Rates
     that saturate are no setting to run at.
@@ -53,9 +67,10 @@ def recommend(params: Sequence[str], points: Sequence[Point], sla: Sequence[str]
     limited = ""
     if chosen.validity is not None and chosen.validity.verdict == "client_limited":
         limited = "But the load client was at its limit there, so that the server may do better."
+    unequal = "But true has two devices, and false one." if unequal_devices(params, points) else ""
     return Recommendation(
         values=chosen.values,
-        reason=" ".join(filter(None, [reason, limit.sentence, limited, _unproven(unproven) if sla else ""])),
+        reason=" ".join(filter(None, [reason, unequal, limit.sentence, limited, _unproven(unproven) if sla else ""])),
         limit=limit.name,
         proven=bool(sla) and not unproven,
         evidence=limit.evidence,
@@ -78,6 +93,14 @@ def best_within_sla(curve: Sequence[CurvePoint]) -> CurvePoint | None:
     """The largest throughput among the points that meet the SLA, by point estimate."""
     fit = [one for one in curve if one.runs and one.point.output_token_per_s and qualifies(one.point, judged=True)]
     return max(fit, key=lambda one: _throughput(one.point), default=None)
+
+
+def smallest_within_sla(curve: Sequence[CurvePoint]) -> CurvePoint | None:
+    """The one that `recommend` chooses, where values have a size: the first whose throughput is that of the best."""
+    if (best := best_within_sla(curve)) is None:
+        return None
+    least = ALIKE * _throughput(best.point)
+    return next(one for one in curve if qualifies(one.point, judged=True) and _throughput(one.point) >= least)
 
 
 def _throughput(point: Point) -> float:

@@ -32,6 +32,13 @@ class EngineInfo(msgspec.Struct, frozen=True):
         return f"{self.mode}, disaggregated" if self.mode and self.config.get("disaggregate") else self.mode
 
     @property
+    def hardware(self) -> str | None:
+        """The devices in words: a simulated pair has one for each instance, any other shares one."""
+        if self.device is None or not self.config.get("disaggregate"):
+            return self.device
+        return f"2 × {self.device}" if self.kind == "simulated" else f"two instances on one {self.device}"
+
+    @property
     def prediction(self) -> str | None:
         """Where simulated times come from; it goes wherever such a number is shown. None where they were measured."""
         return f"predicted, step times {label}" if (label := self.config.get("law_label")) else None

@@ -12,6 +12,7 @@ from reports.pages.reported import Reported
 from reports.pages.sweep_charts import curve_charts, gain_charts
 from reports.pages.tenants import tenant_blocks
 from reports.pages.workload import workload_title
+from reports.recommend import TWO_DEVICES, unequal_devices
 from reports.render.words import MISSING, number, share
 from reports.sweep_schema import Point, SweepFile
 
@@ -40,7 +41,8 @@ def sweep_report(sweep: SweepFile, shown: Reported | None) -> Report:
         alone = shown._replace(label="")
         sections += [Section(f"{one.title} at {place}", one.blocks) for one in evidence([alone])]
         sections += [configuration([("", run)]), environment([("", run)])]
-        where = " on ".join(one for one in (run.engine.model, run.engine.device) if one)
+        device = run.engine.device if "disaggregate" in sweep.params else run.engine.hardware
+        where = " on ".join(one for one in (run.engine.model, device) if one)
         what = workload_title(run.workload.spec)
     sections.append(definition_section(shown.run if shown else None))
     title = f"Sweep of {' and '.join(sweep.params)}{': ' if where else ''}{where}"
@@ -107,6 +109,8 @@ def point_blocks(sweep: SweepFile, curve: Sequence[CurvePoint]) -> list[Block]:
     )
     reasons = [(one.label, one.point.error or one.point.why or "") for one in curve]
     blocks: list[Block] = [table]
+    if unequal_devices(sweep.params, sweep.points):
+        blocks.append(Text(TWO_DEVICES, "unsure"))
     if any(why for _, why in reasons):
         blocks.append(Table((", ".join(sweep.params), "what limits this point"), reasons, marked, frozenset({1})))
     return blocks

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from reports.curves import CurvePoint, bend, label_of, latency_of_knee, merge, series, short_label
+from reports.recommend import TWO_DEVICES, unequal_devices
 from reports.render.fitting import Table
 from reports.render.modes import modes_view
 from reports.render.sweep_plots import NAMES, pictures
@@ -50,7 +51,10 @@ def sweep_view(sweep: SweepFile, *, width: int = 100, charts: bool = True) -> Re
     with its reason."""
     predictions = dict.fromkeys(one.prediction for one in sweep.points if one.prediction)
     parts: list[RenderableType] = [Text(one, "yellow") for one in predictions]
-    parts += [sweep_table(sweep, width=width), Text()]
+    parts += [sweep_table(sweep, width=width)]
+    if unequal_devices(sweep.params, sweep.points):
+        parts.append(Text(TWO_DEVICES, "yellow"))
+    parts.append(Text())
     if (tenants := tenants_table(sweep)) is not None:
         parts += [tenants, Text()]
     if (modes := modes_view(sweep)) is not None:

@@ -27,7 +27,8 @@ def result(folder: str) -> dict[str, Any]:
 
 def test_a_run_says_what_each_instance_did(cbbench: Call) -> None:
     outcome = cbbench("run", *ENGINE, *LENGTHS, *PAIR, "--timeline", "-o", "out", "--sla", "p99_ttft_ms<=2000")
-    assert "continuous, disaggregated" in outcome.out
+    assert "continuous, disaggregated · llama-3.1-8b · 2 × h100" in outcome.out
+    assert "on 2 × h100" in cbbench("report", "out", "--format", "md").out
     assert "prefill instance\n" in outcome.out
     assert "decode instance\n" in outcome.out
     assert "transfers of KV" in outcome.out
@@ -53,7 +54,16 @@ def test_the_same_run_twice_is_the_same_file(cbbench: Call) -> None:
 
 
 def test_a_sweep_over_two_against_one_and_over_the_prefill_instance(cbbench: Call) -> None:
-    assert cbbench("sweep", "disaggregate", "--values", "false,true", *ENGINE, *LENGTHS, "-o", "two").code == 0
+    two = cbbench("sweep", "disaggregate", "--values", "true,false", *ENGINE, *LENGTHS, "-o", "two")
+    assert two.code == 0
+    said = " ".join(two.out.split())
+    assert "true is predicted on two devices, one for prompts and one for outputs, and false on one." in said
+    assert "give false half of the load" in said
+    advice = json.loads(Path("two/sweep.json").read_bytes())["recommendation"]
+    assert "But true has two devices, and false one." in advice["reason"]
+    assert "give false half of the load" in cbbench("report", "two", "--format", "md").out
+    alone = cbbench("sweep", "disaggregate", "--values", "true", *ENGINE, *LENGTHS, "-o", "alone")
+    assert "two devices" not in alone.out, "nothing there to be taken for equal"
     swept = ("sweep", "prefill-kv-blocks", "--values", "150,300", *ENGINE, *LENGTHS, *PAIR, "-o", "pool")
     assert cbbench(*swept).code == 0
     points = json.loads(Path("pool/sweep.json").read_bytes())["points"]
@@ -104,7 +114,7 @@ def test_other_commands_refuse_two_instances(cbbench: Call) -> None:
 def test_on_the_reference_engine(cbbench: Call) -> None:
     outcome = cbbench("run", *TINY, "--disaggregate", "--num-requests", 12, "--prefill-kv-blocks", 9, "-o", "out")
     assert outcome.code == 0, outcome.err
-    assert "continuous, disaggregated" in outcome.out
+    assert "continuous, disaggregated · tiny · two instances on one cpu" in outcome.out
     summary = result("out")["summary"]
     assert summary["requests"]["completed"] == 12
     assert summary["transfers"]["requests"] == 12
