@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from cbbench.experiment.knobs import as_number
 from reports.curves import CurvePoint, knee, short_label
-from reports.recommend import best_within_sla, qualifies
+from reports.recommend import best_within_sla, qualifies, smallest_within_sla
 from reports.sweep_schema import Value
 
 CLOSE = 1.2  # the ratio of two neighbours between which nothing is looked for
@@ -143,11 +143,16 @@ def _found(search: Search, line: Sequence[CurvePoint]) -> str:
     elif search.climbs:
         sentences.append(f"Not saturated at {short_label(line[-1].values)}, the highest rate tried.")
     if search.judged:
-        best = best_within_sla(line)
-        sentences.append(
-            "No setting meets the SLA." if best is None else f"The best within the SLA is {_where(line, best)}."
-        )
+        sentences.append(_best(line))
     return " ".join(sentences)
+
+
+def _best(line: Sequence[CurvePoint]) -> str:
+    best, smallest = best_within_sla(line), smallest_within_sla(line)
+    if best is None or smallest is None:
+        return "No setting meets the SLA."
+    said = f"The best within the SLA is {_where(line, best)}"
+    return f"{said}." if smallest is best else f"{said}; {smallest.label} is as good to within 1 %, and the smaller."
 
 
 def _where(line: Sequence[CurvePoint], chosen: CurvePoint) -> str:

@@ -14,6 +14,7 @@ from cbbench.config import UsageError
 from cbbench.experiment.adaptive import CLOSE, MOST_SETTINGS, Round, Search, between, ladder, next_round
 from cbbench.experiment.bounds import bounds_of_rate, parse_between
 from reports.curves import merge
+from reports.recommend import recommend
 from reports.schema import SlaResult
 from reports.sweep_schema import Point
 from tests.cbbench.conftest import Outcome
@@ -77,6 +78,22 @@ def test_a_rate_climbs_one_by_one_until_saturated_and_the_sla_is_bisected() -> N
     assert missed / met <= CLOSE
     assert "Saturated at" in last.why
     assert "The best within the SLA is" in last.why
+
+
+def test_the_best_within_the_sla_and_the_smaller_one_that_is_recommended_are_told_apart() -> None:
+    """From 40 seats on throughput is the same to 0.1 %, and largest at 64."""
+
+    def flat(value: float) -> Point:
+        speed = 1000.0 + (value == 64) if value >= 40 else 25 * value
+        judged = SlaResult("p99_tpot_ms<=50", "p99_tpot_ms", 10, 50, 0.95, 99, 99.0, "pass", "")
+        return Point(values=(int(value),), folder="", output_token_per_s=speed, p99_tpot_ms=10.0, sla=(judged,))
+
+    measured, last = search_to_the_end(Search(1, 128, True, False, "p99_tpot_ms", True), flat)
+    chosen = recommend(["max-num-seqs"], [flat(value) for value in measured], ["p99_tpot_ms<=50"]).values
+    assert chosen is not None
+    assert chosen[0] < 64
+    assert "The best within the SLA is 64, measured between" in last.why
+    assert last.why.endswith(f"; {chosen[0]} is as good to within 1 %, and the smaller.")
 
 
 def test_it_is_bounded_and_says_so() -> None:
