@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 
 from engines.base import MISSING, RunRecord
 from reports.metrics import PER_REQUEST, BoolArray, RequestTimes
 from reports.quantiles import FloatArray, distribution
 from reports.service import OUTPUT_WEIGHT, PROMPT_WEIGHT, service_gap_tokens, waits_ns
-from reports.stages import Stages
-from reports.summary_schema import Group, GroupLatency
+from reports.stages import Span, Stages
+from reports.summary_schema import Group, GroupLatency, StageGroup
 from workloads.plan import IntColumn
 from workloads.rates import NS
 
@@ -47,19 +48,26 @@ class Groups:
         names = [f"up to {edges[0]}", *between, f"over {edges[-1]}"]
         return self._split(np.searchsorted(edges, self._times.prompt_tokens), names)
 
-    def by_stage(self, stages: Stages | None) -> dict[str, Group]:
+    def by_stage(self, stages: Stages | None) -> dict[str, StageGroup]:
         """By the stage in which a request was scheduled; but the rates are of what ended within its time, over that
-        time: a queue that a stage leaves behind is served in the next."""
+        time: a queue that a stage leaves behind is served in the next. Not judged yet."""
         if stages is None or not len(self._times):
             return {}
         until_s = int(self._times.scheduled_ns.min()) / NS + self._window_s
         due = {span: span.holds(self._times.scheduled_ns) for span in stages.spans}
-        found = {
-            span.name: self._group(members, span.holds(self._times.end_ns), span.lasted_s(until_s))
-            for span, members in due.items()
-            if members.any()
-        }
+        found = {span.name: self._stage(span, members, until_s) for span, members in due.items() if members.any()}
         return found if len(found) > 1 else {}
+
+    def _stage(self, span: Span, members: BoolArray, until_s: float) -> StageGroup:
+        lasted_s = span.lasted_s(until_s)
+        one = self._group(members, span.holds(self._times.end_ns), lasted_s)
+        return StageGroup(
+            **msgspec.structs.asdict(one),
+            key=span.key,
+            from_per_s=span.stage.from_per_s,
+            to_per_s=span.stage.to_per_s,
+            asked_request_per_s=_asked_per_s(span, self._times.scheduled_ns),
+        )
 
     def service_gap_tokens(self) -> float | None:
         if len(self._tenants) < 2:
@@ -113,3 +121,11 @@ class Groups:
         times = self._times
         served = PROMPT_WEIGHT * times.prompt_tokens + OUTPUT_WEIGHT * times.output_tokens
         return np.where(times.first_ns == MISSING, 0, served)
+
+
+def _asked_per_s(span: Span, due_ns: IntColumn) -> float | None:
+    """Where the run's last request is due in it, up to that one: nobody knows when the next would have been."""
+    requests, last_s = int(span.holds(due_ns).sum()), int(due_ns.max()) / NS
+    if last_s >= span.end_s:
+        return requests / (span.end_s - span.start_s)
+    return (requests - 1) / (last_s - span.start_s) if requests > 1 and last_s > span.start_s else None

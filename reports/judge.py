@@ -58,8 +58,10 @@ class Judge:
     def _sample(self) -> Sample:
         return Sample(self.times, self.interrupted)
 
-    def results(self, slas: Sequence[Sla]) -> tuple[SlaResult, ...]:
-        return tuple(self._whole(sla.scope, self._of(sla.scope)._result(sla, slas)) for sla in slas)
+    def results(self, slas: Sequence[Sla], beside: Sequence[Sla] | None = None) -> tuple[SlaResult, ...]:
+        """beside: all that were given, by which attainment and goodput go, where only some are to be judged."""
+        given = slas if beside is None else beside
+        return tuple(self._whole(sla.scope, self.of(sla.scope)._result(sla, given)) for sla in slas)
 
     def _whole(self, scope: Scope | None, result: SlaResult) -> SlaResult:
         """With `needed` in requests of the run, of which the part is to have as many as it has here. But a stage has
@@ -86,7 +88,7 @@ class Judge:
     def _judged(self, latency: str) -> str:
         return IN_OPEN_LOOP.get(latency, latency) if self.open_loop else latency
 
-    def _of(self, scope: Scope | None) -> Judge:
+    def of(self, scope: Scope | None) -> Judge:
         """The judge of that part."""
         if scope is None:
             return self
@@ -153,7 +155,7 @@ class Judge:
         counted = self._sample.counted()
         if {latency for _, latency in loosest} == {"tpot_ms"}:
             counted = counted & ~self.times.single_token
-        unknown = any(self._of(scope)._sample.unanswerable(latency) for scope, latency in loosest)
+        unknown = any(self.of(scope)._sample.unanswerable(latency) for scope, latency in loosest)
         if not loosest or unknown or not counted.any():
             return np.empty(0, dtype=np.bool_), 0.0
         good = self.times.completed.copy()
@@ -162,7 +164,7 @@ class Judge:
             within |= ~self._members(scope)
             good &= (within | self.times.single_token) if latency == "tpot_ms" else within
         good = good[counted]
-        samples = [self._of(scope)._sample.values(latency) for scope, latency in loosest]
+        samples = [self.of(scope)._sample.values(latency) for scope, latency in loosest]
         shares = [n_eff / values.size for values, n_eff in samples if values.size]
         return good, good.shape[0] * min([effective_n(good.astype(float)) / good.shape[0], *shares])
 

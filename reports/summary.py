@@ -19,8 +19,8 @@ from reports.instances import steps_by_instance, transfers
 from reports.judge import Judge
 from reports.metrics import PER_REQUEST, RequestTimes, definitions, request_times
 from reports.quantiles import distribution, tallied_distribution
-from reports.schema import PacingInfo, RunFile, SlaResult, Validity
-from reports.scope import parse_scope
+from reports.schema import PacingInfo, RunFile, SlaResult
+from reports.staged import judged_stages
 from reports.stages import Stages
 from reports.steady import steady
 from reports.summary_schema import Distribution, Instance, Latency, Requests, Signals, Summary, Throughput, Waste
@@ -37,8 +37,8 @@ def summarize(record: RunRecord, header: RunFile) -> Summary:
 
 def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ()) -> RunFile:
     """The header with summary, SLA verdicts, validity and definitions filled in. ValueError as in summarize()."""
-    times, stages = request_times(record), Stages.of(header.workload.pacing.rate_schedule)
-    summary, results = _summarize(record, header, times)
+    times = request_times(record)
+    summary, judge = _summarize(record, header, times)
     found = validity(
         times,
         max_failure_rate=header.criteria.max_failure_rate,
@@ -49,14 +49,21 @@ def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ())
         # Where the rate changes, so do latencies, and no start is to be told from the rest.
         warmup=None if header.workload.pacing.rate_schedule else summary.throughput.warmup,
     )
+
+    def believed_of(one: SlaResult, part: Judge) -> SlaResult:
+        return believed(one, found if part.scope is None else validity_of_part(found, part.times))
+
+    slas = parse_all(header.criteria.sla)
+    judged = [believed_of(one, judge.of(sla.scope)) for sla, one in zip(slas, judge.results(slas), strict=True)]
+    by_stage = judged_stages(summary.by_stage, judge, slas, believed_of)
     return msgspec.structs.replace(
         header,
         definitions=definitions(),
         interrupted=record.interrupted,
         # The header's are of the plan, or of a rebuild before.
         notes=tuple(dict.fromkeys((*header.notes, *notes, *_ran_out(record, summary, header.workload.pacing)))),
-        summary=summary,
-        sla=tuple(believed(one, _found_of_part(one, found, times, record, stages)) for one in results),
+        summary=msgspec.structs.replace(summary, by_stage=by_stage),
+        sla=tuple(judged),
         validity=found,
     )
 
@@ -76,14 +83,6 @@ def _ran_out(record: RunRecord, summary: Summary, pacing: PacingInfo) -> list[st
     ]
 
 
-def _found_of_part(
-    result: SlaResult, found: Validity, times: RequestTimes, record: RunRecord, stages: Stages | None
-) -> Validity:
-    if result.scope is None:
-        return found
-    return validity_of_part(found, times.part(parse_scope(result.scope).members(record, stages)[times.row]))
-
-
 def _first_answers(record: RunRecord, times: RequestTimes) -> Distribution | None:
     """Where no answer came after reasoning it would be TTFT once more."""
     if (record.column_ns("first_answer") == MISSING).all():
@@ -91,7 +90,7 @@ def _first_answers(record: RunRecord, times: RequestTimes) -> Distribution | Non
     return distribution(times.ttfot_ms)
 
 
-def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple[Summary, tuple[SlaResult, ...]]:
+def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple[Summary, Judge]:
     slas = parse_all(header.criteria.sla)
     pacing = header.workload.pacing
     throughput, stages = _throughput(record, times, pacing), Stages.of(pacing.rate_schedule)
@@ -115,7 +114,7 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple
         instances=_instances(record.steps, throughput.window_s),
         transfers=transfers(record),
     )
-    return summary, judge.results(slas)
+    return summary, judge
 
 
 def _requests(record: RunRecord, times: RequestTimes) -> Requests:

@@ -5,6 +5,8 @@ Times are ms in latencies and s elsewhere, as every name says. Which number mean
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 
@@ -166,6 +168,33 @@ class Group(msgspec.Struct, frozen=True):
     service_tokens: int  # prompt + 2 * output; see service.py
 
 
+class StageVerdict(msgspec.Struct, frozen=True):
+    """An SLA held against the requests of one stage."""
+
+    expr: str
+    value: float | None  # None: not measured, or infinite
+    verdict: Literal["pass", "fail", "inconclusive"]
+    reason: str
+
+
+class StageGroup(Group, frozen=True, kw_only=True):
+    """The requests due in one stage of a rate that changes. Its rates are of what ended within its time."""
+
+    key: str = ""  # [stage=KEY]
+    from_per_s: float = 0.0
+    to_per_s: float = 0.0
+    asked_request_per_s: float | None = None  # due in it, per second of it; None: of one request alone
+    goodput: Goodput = Goodput()  # requests due in it that met the SLAs, per second of its time
+    sla: tuple[StageVerdict, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """stage 3 (16 requests/s)"""
+        low, high = f"{self.from_per_s:g}", f"{self.to_per_s:g}"
+        named = "what came then" if self.key == "then" else f"stage {self.key}"
+        return f"{named} ({low if low == high else f'{low} to {high}'} requests/s)"
+
+
 class Instance(msgspec.Struct, frozen=True):
     """One of the two of a disaggregated engine, by its own steps, seats and KV pool."""
 
@@ -196,18 +225,17 @@ class Summary(msgspec.Struct, frozen=True):
     by_tenant: dict[str, Group] = {}
     by_priority: dict[str, Group] = {}
     by_prompt_bucket: dict[str, Group] = {}  # by the edges in engine.config["prompt_buckets"]
-    by_stage: dict[str, Group] = {}  # by the stage of a rate that changes in which a request was scheduled
+    by_stage: dict[str, StageGroup] = {}  # by the stage of a rate that changes in which a request was scheduled
     service_gap_tokens: float | None = None
     instances: dict[str, Instance] = {}  # prefill and decode; empty where one does everything
     transfers: Transfers | None = None
 
     @property
     def splits(self) -> dict[str, dict[str, Group]]:
-        """Those that there are, by what they split by."""
+        """Those that there are, by what they split by; stages are shown by themselves."""
         named = {
             "tenant": self.by_tenant,
             "priority": self.by_priority,
             "prompt": self.by_prompt_bucket,
-            "stage": self.by_stage,
         }
         return {name: groups for name, groups in named.items() if groups}

@@ -16,6 +16,7 @@ from reports.pages.evidence import evidence
 from reports.pages.reported import Reported
 from reports.pages.workload import workload_title
 from reports.render.load import rates
+from reports.render.stages import sentences
 from reports.render.words import number, share
 from reports.schema import RunFile
 
@@ -61,7 +62,7 @@ def result_blocks(one: Reported) -> list[Block]:
     told = failed_and_open((result.expr, result.verdict) for result in one.run.sla)
     blocks: list[Block] = [*([Text(told, lead=True)] if told else []), *warnings_of(one.run), figures(one)]
     if one.run.sla:
-        blocks.append(sla_table(one.run.sla))
+        blocks += [sla_table(one.run.sla), *map(Text, sentences(one.summary.by_stage))]
     counts = one.summary.requests
     if counts.errors:
         rows = [(error, f"{count:,}") for error, count in counts.errors.items()]

@@ -11,6 +11,8 @@ from reports.render.fitting import Table
 from reports.render.words import number
 from reports.summary_schema import Group, Summary
 
+SERVICE = "service is how much was done for them, in tokens: prompt + 2 × output, as fair order counts it"
+
 
 def group_views(summary: Summary, open_loop: bool) -> list[RenderableType]:
     """A table for each split that there is, and what its columns mean; nothing where there is none.
@@ -21,9 +23,7 @@ def group_views(summary: Summary, open_loop: bool) -> list[RenderableType]:
     if not views:
         return []
     start = ", TTFT from the scheduled time" if open_loop else ""
-    words = f"Times in ms{start}; wait is the longest for a first seat; service is prompt + 2 × output tokens."
-    if summary.by_stage:
-        words += " tok/s of a stage is of what ended in it."
+    words = f"Times in ms{start}; wait is the longest for a first seat; {SERVICE}."
     gap = summary.service_gap_tokens
     if gap is not None:
         words += (
@@ -35,7 +35,7 @@ def group_views(summary: Summary, open_loop: bool) -> list[RenderableType]:
 
 def group_table(name: str, groups: Mapping[str, Group], open_loop: bool) -> Table:
     table = Table(spare=[-1, -2, -4, 2], box=None, header_style="bold", pad_edge=False)
-    table.add_column(name, no_wrap=name == "stage")  # of which every other is "2: 8 for 60s", and broken hard to read
+    table.add_column(name)
     for column in ("done", "TTFT p50", "TTFT p99", "TPOT p99", "wait", "tok/s", "preempted", "service"):
         table.add_column(column, justify="right")
     for label, one in groups.items():

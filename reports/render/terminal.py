@@ -16,6 +16,7 @@ from reports.render.fitting import Table
 from reports.render.groups import group_views
 from reports.render.instances import instance_table, transfer_text
 from reports.render.load import how_many, rates
+from reports.render.stages import sentences, stage_views
 from reports.render.waste import slot_table, token_table
 from reports.render.words import number, share, verdict
 from reports.schema import RunFile
@@ -33,13 +34,14 @@ def run_view(run: RunFile, chosen: Percentiles | None = None) -> RenderableType:
     parts: list[RenderableType] = [headline(run)]
     parts += [Text(f"note: {note}", style="yellow") for note in run.notes]
     if run.sla:
-        parts += [Text(), sla_table(run)]
+        parts += [Text(), sla_table(run), *map(Text, sentences(run.summary.by_stage))]
     parts += [Text(), throughput_text(run), Text(), latency_table(run.summary, run.workload.pacing.open_loop, chosen)]
     if run.summary.instances:
         parts += [Text(), instance_table(run.summary)]
     if run.summary.transfers is not None:
         parts += [Text(), transfer_text(run.summary.transfers)]
-    for view in group_views(run.summary, run.workload.pacing.open_loop):
+    open_loop = run.workload.pacing.open_loop
+    for view in (*stage_views(run.summary.by_stage, open_loop), *group_views(run.summary, open_loop)):
         parts += [Text(), view]
     if run.summary.waste is not None:
         parts += [Text(), token_table(run.summary.waste), Text(), slot_table(run.summary.waste)]

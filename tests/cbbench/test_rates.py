@@ -46,7 +46,8 @@ def test_a_run_in_stages(cbbench: Call) -> None:
         "what ended in the stage, over the stage, not over the run"
     )
     assert "2: 10 for 20s" in outcome.out, "in one piece"
-    assert "tok/s of a stage is of what ended in it" in " ".join(outcome.out.split())
+    assert "done/s and tok/s are of what ended in its time" in " ".join(outcome.out.split())
+    assert middle.asked_request_per_s == pytest.approx(counts[1] / 20)
 
 
 def test_the_plan_and_its_hash_are_those_of_any_rate(cbbench: Call) -> None:

@@ -79,6 +79,12 @@ def test_stages_of_the_rate_by_when_a_request_was_due() -> None:
     assert stages["2: 4 for 0.5s"].request_per_s == pytest.approx(2 / 0.5)
     assert stages["2: 4 for 0.5s"].output_token_per_s == pytest.approx(4 / 0.5)
     assert stages["then 4"].request_per_s == pytest.approx(1 / 0.23)
+    assert [one.asked_request_per_s for one in stages.values()] == [2, 4, None]
+    assert [(one.key, one.from_per_s, one.to_per_s) for one in stages.values()] == [
+        ("1", 2, 2),
+        ("2", 4, 4),
+        ("then", 4, 4),
+    ]
     late = [
         row(0, [10, 30]),
         *(row(i, [600, 610 + 100 * i], scheduled_ms=400) for i in (1, 2)),

@@ -1,0 +1,119 @@
+"""The stages of a rate that changes in a report: what each shows, and through which an SLA holds."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from reports.document import Table
+from reports.metrics import request_times
+from reports.pages.groups import group_section
+from reports.pages.reported import Reported
+from reports.render.stages import sentences, stage_columns, stage_rows
+from reports.render.terminal import run_view
+from reports.schema import RunFile
+from reports.staged import first_beyond
+from reports.summary import completed_run
+from reports.summary_schema import StageGroup, Summary
+from tests.reports.factory import header, record, row
+from tests.reports.test_scope import STEPS, stepped, stepped_run
+
+
+def by_stage(run: RunFile) -> dict[str, StageGroup]:
+    assert run.summary is not None
+    return run.summary.by_stage
+
+
+def test_each_stage_is_judged_as_an_sla_on_it_is() -> None:
+    run = stepped_run("p99_ttft_ms<=500", "p99_ttft_ms[stage=1]<=500", "attainment>=0.5", "request_per_s>=15")
+    first, second = by_stage(run).values()
+    assert [one.expr for one in first.sla] == ["p99_ttft_ms<=500", "p99_ttft_ms[stage=1]<=500", "attainment>=0.5"]
+    assert [one.expr for one in second.sla] == ["p99_ttft_ms<=500", "attainment>=0.5"]
+    assert first.sla[0].reason == first.sla[1].reason == run.sla[1].reason
+    assert [one.verdict for one in (*first.sla, *second.sla)] == ["pass", "pass", "pass", "fail", "fail"]
+    assert (first.goodput.attainment, second.goodput.attainment) == (1.0, 0.0)
+    assert first.goodput.request_per_s == pytest.approx(10)
+    assert msgspec.json.decode(msgspec.json.encode(run.summary), type=Summary) == run.summary
+
+
+def test_a_sentence_says_through_which_stage_it_holds() -> None:
+    stages = by_stage(stepped_run("p99_ttft_ms<=500"))
+    assert first_beyond(stages) == "2: 20 for 20s"
+    assert sentences(stages) == [
+        "p99_ttft_ms<=500 holds through stage 1 (10 requests/s); stage 2 (20 requests/s) is the first beyond it, at 906"
+    ]
+    assert sentences(by_stage(stepped_run("p99_ttft_ms<=5"))) == [
+        "p99_ttft_ms<=5: stage 1 (10 requests/s) is the first beyond it, at 56"
+    ]
+    assert sentences(by_stage(stepped_run("p99_ttft_ms<=1000"))) == ["p99_ttft_ms<=1000 holds in every stage"]
+    assert sentences(by_stage(stepped_run("p99_ttft_ms[stage=1]<=500", "request_per_s>=1"))) == []
+
+
+def test_a_sentence_claims_no_more_than_the_sample_does() -> None:
+    (said,) = sentences(by_stage(stepped_run("p999_ttft_ms<=500")))
+    assert said.startswith(
+        "p999_ttft_ms<=500 is not exceeded through stage 1 (10 requests/s); stage 2 (20 requests/s) is the first"
+    )
+    assert "Not proved in stage 1 (1: none of 400 requests of stage 1 beyond it" in said
+    (open_in_all,) = sentences(by_stage(stepped_run("p999_ttft_ms<=1000")))
+    assert open_in_all.startswith("p999_ttft_ms<=1000 is not exceeded in any stage. Not proved in stages 1, 2 (2: none")
+
+
+def test_the_queue_of_a_stage_that_only_grows_is_not_held_against_one_that_does_not() -> None:
+    """The run is overloaded, as its second stage is; the first was not, and has its verdict."""
+    made = []
+    for i in range(1200):
+        at = 100.0 * i if i < 400 else 40_000 + 20.0 * (i - 400)
+        first = at + (50 + 2 * i % 7 if i < 400 else 50 + 30.0 * (i - 400))
+        made.append(row(i, [first, first + 20], scheduled_ms=at))
+    run = completed_run(
+        record(made), header(sla=["p99_ttft_ms<=1e6"], rate_per_s=20, rate_schedule="10 for 40s, 50 for 16s")
+    )
+    assert run.validity is not None
+    assert run.validity.verdict == "overloaded"
+    assert [one.sla[0].verdict for one in by_stage(run).values()] == ["pass", "inconclusive"]
+    assert "Not proved in stage 2 (2: refused: in an overloaded run" in sentences(by_stage(run))[0]
+
+
+def test_the_table_has_asked_and_done_and_marks_the_first_beyond() -> None:
+    stages = by_stage(stepped_run("p99_ttft_ms<=500"))
+    first, second = (dict(zip(stage_columns(stages), cells, strict=True)) for cells in stage_rows(stages, True))
+    assert (first["asked/s"], first["done/s"], first["SLA"], first["within SLA"]) == ("10", "10", "pass", "100.0%")
+    assert (second["asked/s"], second["requests"], second["SLA"], second["within SLA"]) == (
+        "20",
+        "400",
+        "fail ◄",
+        "0.0%",
+    )
+    assert second["TTFT p99"] == "906"
+    unjudged = by_stage(stepped_run())
+    assert stage_columns(unjudged)[-1] == "TPOT p99"
+    assert all(len(cells) == len(stage_columns(unjudged)) for cells in stage_rows(unjudged, True))
+
+
+def test_terminal_and_page_show_it() -> None:
+    run = stepped_run("p99_ttft_ms<=500")
+    console = Console(width=160)
+    with console.capture() as capture:
+        console.print(run_view(run))
+    told = capture.get()
+    assert "holds through stage 1 (10 requests/s); stage 2" in told
+    assert "fail ◄" in told
+    assert "service" not in told, "a stage is not a tenant"
+    made = stepped()
+    (table,) = group_section([Reported("", run, made, request_times(made))]).blocks
+    assert isinstance(table, Table)
+    assert (table.columns[0], table.marked) == ("stage", 1)
+
+
+def test_runs_from_before_stages_were_judged_can_be_read() -> None:
+    run = completed_run(stepped(), header(rate_per_s=13.0, rate_schedule=STEPS))
+    old = msgspec.to_builtins(run)
+    for one in old["summary"]["by_stage"].values():
+        for name in ("key", "from_per_s", "to_per_s", "asked_request_per_s", "goodput", "sla"):
+            del one[name]
+    console = Console(width=160)
+    with console.capture() as capture:
+        console.print(run_view(msgspec.convert(old, RunFile)))
+    assert "2: 20 for 20s" in capture.get()
