@@ -60,6 +60,7 @@ class RunWriter:
         self._files: dict[str, BinaryIO] = {}
         self._encode = msgspec.json.Encoder().encode
         parse_all(header.criteria.sla)
+        self._made = [one for one in (folder, *folder.parents) if not one.exists()]
         _claim(folder)
         write_atomic(folder / RUN, header)
         write_atomic(folder / STEPS_DTYPE, {"dtype": LEDGER.descr})
@@ -88,6 +89,18 @@ class RunWriter:
         run = completed_run(record, msgspec.structs.replace(self.header, client=client))
         write_atomic(self.folder / RUN, run)
         return run
+
+    def withdraw(self) -> None:
+        """Of a run that was refused before any request ended nothing stays, so that the folder can be used again."""
+        if (self.folder / REQUESTS).stat().st_size:
+            return
+        self.close()
+        with disk(self.folder):
+            for name in (RUN, REQUESTS, TOKENS, STEPS, STEPS_DTYPE, SIGNALS):
+                (self.folder / name).unlink()
+            for one in self._made:  # what somebody else uses by now is not empty
+                if not any(one.iterdir()):
+                    one.rmdir()
 
     def close(self) -> None:
         """Close the raw files; run.json stays the header. Harmless after finish()."""

@@ -20,7 +20,7 @@ from cbbench.experiment.environment import environment
 from cbbench.experiment.interrupt import Interrupt
 from cbbench.experiment.live import LiveView
 from cbbench.experiment.servers import server_for
-from engines.base import PartialRun, RequestRow, RunRecord, Signal
+from engines.base import EngineError, PartialRun, RequestRow, RunRecord, Signal
 from engines.scheduling.ledger import StepArray
 from engines.telemetry import Gpu, Telemetry, first_visible, open_gpus
 from reports.files import json_bytes
@@ -32,6 +32,7 @@ from reports.percentiles import STORED, Percentiles, percentiles
 from reports.render.terminal import run_view
 from reports.render.timeline import timeline
 from reports.schema import EngineInfo, RunFile
+from workloads.errors import WorkloadError
 from workloads.pacing import Pacing
 
 TIMELINE_SEATS = 4  # up to this many, the timeline is shown unasked
@@ -120,6 +121,9 @@ def measure(bench: Bench, config: RunConfig, folder: Path, title: str) -> RunFil
             record = engine.run(plan, pacing, recorder)
         except PartialRun as partial:  # the server died, say: what there is stays, and the error is told
             writer.finish(recorder.completed(partial.record), engine.client)
+            raise
+        except (EngineError, UsageError, WorkloadError):
+            writer.withdraw()
             raise
         result = writer.finish(recorder.completed(record), engine.client)
     bench.tell(result.notes)

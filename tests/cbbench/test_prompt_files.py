@@ -16,7 +16,7 @@ from engines.serve.reference import reference_server
 from reports.folder import read_record, read_run
 from tests.cbbench.conftest import Outcome
 from tests.engines.serve.serving import Running, serving
-from tests.wire.fake import FakeServer
+from tests.wire.fake import FakeServer, plain
 
 Call = Callable[..., Outcome]
 CHAT = [{"role": "user", "content": "Why?"}]
@@ -189,9 +189,22 @@ def test_refused_by_file_line_and_field(cbbench: Call, prompts: Path, line: str,
 
 def test_chats_need_the_chat_api(cbbench: Call) -> None:
     with FakeServer() as server:
-        outcome = cbbench("run", "--url", server.url, "--workload", "prompts.jsonl", "--warmup", 0)
-    assert outcome.code == 2
-    assert "prompts.jsonl, line 2: messages: --api completions takes no chats; use --api chat" in outcome.error_line
+        run = ("run", "--url", server.url, "--workload", "prompts.jsonl", "--warmup", 0, "--no-scrape", "-o", "runs/p1")
+        outcome = cbbench(*run)
+        assert outcome.code == 2
+        assert "prompts.jsonl, line 2: messages: --api completions takes no chats; use --api chat" in outcome.error_line
+        assert not Path("runs").exists(), "a refused run leaves nothing that the next one would stumble over"
+        assert cbbench(*run, "--api", "chat").code in (0, 5)
+        series = " ".join(map(str, run[1:-2]))
+        assert cbbench("compare", "--aa", series, "--pairs", 2, "-o", "aa").code == 2
+    assert not Path("aa").exists()
+
+
+def test_a_server_that_refuses_leaves_no_folder(cbbench: Call) -> None:
+    with FakeServer(lambda call: call.send(plain("404 Not Found"))) as server:
+        outcome = cbbench("run", "--url", server.url, "--workload", "prompts.jsonl", "--api", "chat", "-o", "out")
+    assert outcome.code == 2, outcome.err
+    assert not Path("out").exists()
 
 
 def test_describe_and_a_sample_that_is_a_file_again(cbbench: Call) -> None:

@@ -60,6 +60,20 @@ def msgspec_replace(made: RunRecord, **fields: object) -> RunRecord:
     return RunRecord(**{**{name: getattr(made, name) for name in made.__dataclass_fields__}, **fields})  # type: ignore[arg-type]
 
 
+def test_a_refused_run_leaves_the_place_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for place in ("empty", "new/run", "new/other"):
+        with RunWriter(tmp_path / place, RUN) as writer:
+            writer.withdraw()
+    assert [one.name for one in tmp_path.iterdir()] == ["empty"]
+    assert not list((tmp_path / "empty").iterdir())
+    made = bus_stop()
+    with RunWriter(tmp_path / "new" / "run", RUN) as writer:
+        writer.request_ended(made.rows[0], made.event_values[: made.rows[0].events])
+        writer.withdraw()
+    assert read_run(tmp_path / "new" / "run") == RUN, "what was measured stays"
+
+
 def test_run_json_has_no_nan_and_null_for_what_is_missing(tmp_path: Path) -> None:
     write(tmp_path / "run", record([row(0, status="failed", finish_reason="error", error="no")]), header())
     text = (tmp_path / "run" / "run.json").read_text()
