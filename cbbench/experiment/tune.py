@@ -24,7 +24,7 @@ from reports.sweep_schema import Point
 from reports.tuning.file import TUNE, Purpose, Stage, TuneFile, outcome, write_tune
 from reports.tuning.moves import Bounds
 from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide, long_prompt_tokens
-from reports.tuning.trials import Setting, Trial, best_of
+from reports.tuning.trials import Setting, Trial, outcome_of
 
 TOKENS_GROWTH = 8  # the budget of a step may grow to so many times where it began
 PROOF_RUNS = 8
@@ -177,7 +177,7 @@ class Search:
                 decisions.append(decision)
                 if (trial := self._attempt(decision.to, len(trials) + 1)) is not None:
                     trials.append(trial)
-        best = best_of(trials)
+        best = outcome_of(trials)
         # advice is on what no setting can do, and some were not tried
         told = () if cut_short else tuple(advice(best, bounds, load_flag(self._config)))
         return Stage(

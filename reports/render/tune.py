@@ -13,7 +13,7 @@ from reports.render.words import number, share
 from reports.tuning.file import Stage, TuneFile
 from reports.tuning.trials import Trial
 
-CLOSEST = "its worst miss is the smallest, and of those within 2 % it misses fewest bounds, then serves most"
+CLOSEST = "the fewest bounds missed, then the smallest worst miss, then the most goodput"
 VERDICT = {
     "proven": ("Best: ", "bold green"),
     "unproven": ("Best, unproven: ", "bold yellow"),

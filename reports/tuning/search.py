@@ -52,7 +52,7 @@ def _why_stop(best: Trial, bounds: Bounds) -> str:
     if (untold := best.unmeasured) is not None:
         return f"No setting can be held to {untold.expr}: {untold.reason}."
     if not best.meets and best.point.sla:
-        return "Nothing left to try meets the SLA; this comes closest."
+        return "Nothing left to try meets the SLA."
     if (best.point.signals.waiting_mean or 0) < 1:
         return "Nobody waits here, so there is no more load to batch."
     if not has_room(best.point):
@@ -85,7 +85,7 @@ def _awaited(best: Trial, bounds: Bounds) -> str:
     no_seat, no_tokens = blocked.get("rows", 0.0), blocked.get("tokens", 0.0)
     if no_seat > no_tokens:
         often = share(no_seat)
-        return f"First tokens wait for a seat in {often} of the steps, and no other number of seats does better"
+        return f"First tokens wait for a seat in {often} of the steps, and no number of seats tried meets the SLA"
     seats = "there is a seat for each" if best.setting.max_num_seqs >= bounds.most_rows else "not for a seat"
     return f"First tokens wait for the prompts before them to be computed, {seats}"
 

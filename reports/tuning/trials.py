@@ -14,7 +14,7 @@ from reports.schema import SlaResult
 from reports.sweep_schema import Point
 
 STALLED = 1.5  # P99 TPOT over P50: above it some tokens wait for others' prompts
-GAIN = 1.02  # what a larger setting must bring in goodput to be worth it; misses this near are alike
+GAIN = 1.02  # what a larger setting must bring in goodput to be worth it
 MOST = 0.5  # of an answer's time: the part that takes as much is the one to make shorter
 ROOM = 0.9  # KV usage at its peak under which more rows find memory
 
@@ -90,19 +90,24 @@ class Trial(msgspec.Struct, frozen=True):
 
 def best_of(trials: Sequence[Trial]) -> Trial:
     """Those within the SLA first; among them the largest goodput, and of those within 2 % of it the fewest rows. Where
-    none is, of those that kept up with the load the one whose worst miss is the smallest; of those within 2 % of it the
-    one that misses the fewest bounds, then the largest goodput."""
+    none is, of those that kept up with the load the one whose worst miss is the smallest, to search on from."""
     ran = [one for one in trials if one.point.error is None]
     if not (fit := [one for one in ran if one.meets]):
-        telling = [one for one in ran if one.says] or ran
-        nearest = min(excess(one) for one in telling)
-        alike = [one for one in telling if excess(one) <= GAIN * nearest]
-        return min(alike, key=lambda one: (len(misses(one)), -one.goodput_per_s))
+        return min(ran, key=lambda one: (not one.says, excess(one)))
     most = max(one.goodput_per_s for one in fit)
     return min(
         (one for one in fit if one.goodput_per_s * GAIN >= most),
         key=lambda one: (one.setting.max_num_seqs, -one.goodput_per_s),
     )
+
+
+def outcome_of(trials: Sequence[Trial]) -> Trial:
+    """The best; where none is within the SLA, of those that kept up with the load the one that misses the fewest bounds,
+    then whose worst miss is the smallest, then the largest goodput."""
+    if (best := best_of(trials)).meets:
+        return best
+    ran = [one for one in trials if one.point.error is None]
+    return min(ran, key=lambda one: (not one.says, len(misses(one)), excess(one), -one.goodput_per_s))
 
 
 def excess(trial: Trial) -> float:
@@ -111,9 +116,8 @@ def excess(trial: Trial) -> float:
 
 
 def misses(trial: Trial) -> list[SlaResult]:
-    """The bounds that are missed, or were not measured; the worst first."""
-    found = [one for one in trial.point.sla if one.verdict == "fail" or one.value is None]
-    return sorted(found, key=_times_off, reverse=True)
+    """The bounds that are missed, or were not measured."""
+    return [one for one in trial.point.sla if one.verdict == "fail" or one.value is None]
 
 
 def _times_off(one: SlaResult) -> float:

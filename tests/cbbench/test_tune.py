@@ -69,7 +69,7 @@ def test_requests_that_come_all_at_once_are_told_to_be_no_load(
     outcome = cbbench(*SIMULATED, *bound, "-o", "at-once")
     assert told in outcome.out
     assert "a lower --rate" not in outcome.out
-    assert "Closest (its worst miss is the smallest" in outcome.out
+    assert "Closest (the fewest bounds missed" in outcome.out
     assert told not in cbbench(*SIMULATED, *bound, "--rate", 2, "--proof-requests", 0, "-o", "paced").out
 
 

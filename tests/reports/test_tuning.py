@@ -13,7 +13,7 @@ from reports.sweep_schema import Point
 from reports.tuning.equivalents import sglang_flags, toml_of, vllm_flags
 from reports.tuning.moves import Bounds
 from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide, long_prompt_tokens
-from reports.tuning.trials import Setting, Trial, best_of
+from reports.tuning.trials import Setting, Trial, best_of, outcome_of
 
 BOUNDS = Bounds(most_rows=256, most_tokens=8192, bucket_edge_tokens=1024)
 LONG = Bounds(most_rows=32, most_tokens=8192, long_prompt_tokens=9000)
@@ -251,10 +251,13 @@ def test_where_none_meets_the_bounds_the_nearest_is_best() -> None:
     assert best_of([far, near]) is near
 
 
-def test_of_settings_as_near_the_one_that_misses_fewer_bounds_is_closest_and_then_the_one_that_serves_more() -> None:
-    both, one_alone = trial(64, ttft=1000, tpot=60, goodput=9.0), trial(32, ttft=1010, goodput=1.0)
-    assert best_of([both, one_alone]) is one_alone
-    assert best_of([one_alone, more := trial(45, ttft=1005, goodput=2.0)]) is more
+def test_the_closest_misses_the_fewest_bounds_then_least_then_serves_most() -> None:
+    both, one_alone = trial(64, ttft=1000, tpot=60, goodput=9.0), trial(32, ttft=3000, goodput=1.0)
+    assert outcome_of([both, one_alone]) is one_alone
+    assert best_of([both, one_alone]) is both, "which is where to search on from"
+    assert outcome_of([both, one_alone, nearer := trial(45, ttft=2000, goodput=0.5)]) is nearer
+    assert outcome_of([nearer, more := trial(48, ttft=2000, goodput=2.0)]) is more
+    assert outcome_of([both, within := trial(8, goodput=0.1)]) is within
 
 
 def test_where_none_meets_the_bounds_one_that_kept_up_with_the_load_is_nearer_than_one_that_did_not() -> None:
