@@ -122,6 +122,10 @@ def cause(left: Point | None, right: Point) -> tuple[str, str]:
     if right.saturated is not None:
         return "queue", right.saturated
     if waiting is not None:
+        for key, name, what in sorted(WAITS, key=lambda one: -signals.blocked.get(one[0], 0.0)):
+            if share := signals.blocked.get(key, 0.0):  # few steps, but long ones
+                why = f"{waiting:.1f} requests wait on average, for {what} in {share:.1%} of the steps"
+                return name, f"{why}{_while_busy(busy)}"
         return "queue", f"{waiting:.1f} requests wait on average{_while_busy(busy)}"
     return "unknown", "no signal stands out"
 

@@ -80,6 +80,7 @@ class SweepFile(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int = 1
     adaptive: bool = False
     points: tuple[Point, ...] = ()
+    most_in_flight: int | None = None  # requests that can be there at once; None: not known, or not the same for all
     skipped: tuple[tuple[Value, ...], ...] = ()  # settings not measured: a lower rate was saturated already
     ended: str | None = None  # why an adaptive sweep is at its end, or why settings were skipped
     recommendation: Recommendation | None = None

@@ -18,13 +18,13 @@ from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.bench import Bench, criteria_of
 from cbbench.experiment.pace import Pace, in_words
 from cbbench.experiment.run import measure
-from cbbench.experiment.servers import Benches, plan_settings, work_of_run
+from cbbench.experiment.servers import Benches, OneBench, plan_settings, work_of_run
 from cbbench.experiment.targets import Setting, Sweep, Target
 from engines.base import EngineError
 from reports.curves import SWEEP, point_of, read_sweep, short_label, write_sweep
 from reports.folder import RUN, discard, rebuild
 from reports.limits import annotated
-from reports.recommend import recommend
+from reports.recommend import OTHER_WORK, recommend
 from reports.schema import RunFile
 from reports.sweep_schema import Point, SweepFile
 from workloads.errors import WorkloadError
@@ -46,7 +46,10 @@ class Campaign:
         finished = [one for one in points if one.error is None and (folder / one.folder / RUN).exists()]
         self._done = {(point.values, point.repeat): self._judged_anew(point) for point in finished}
         repeats = max([sweep.repeats, *(repeat + 1 for _, repeat in self._done)])
-        self.state = SweepFile(params=sweep.params, settings=(), repeats=repeats, sla=base.sla)
+        in_flight = most_in_flight(sweep.params, base, benches)
+        self.state = SweepFile(
+            params=sweep.params, settings=(), repeats=repeats, sla=base.sla, most_in_flight=in_flight
+        )
 
     @property
     def settings_done(self) -> list[Setting]:
@@ -180,6 +183,14 @@ class Campaign:
         by_settings = {plan_settings(config): config for config in configs if config is not None}
         found = {self.benches.plan_sha256(config) for config in by_settings.values()}
         return found.pop() if len(found) == 1 else None
+
+
+def most_in_flight(params: Sequence[str], base: RunConfig, benches: Benches) -> int | None:
+    """Requests that can be there at once; None where the settings differ in it, or a server of its own is asked."""
+    if not isinstance(benches, OneBench) or set(params) & {*OTHER_WORK, "concurrency", "duration"}:
+        return None
+    requests = len(benches.bench.plan(base))
+    return requests if base.concurrency is None else min(requests, base.concurrency)
 
 
 def gain(bench: Bench, config: RunConfig, result: RunFile) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.curves import CurvePoint, label_of, merge, short_label
+from reports.curves import CurvePoint, empty_seats, label_of, merge, short_label
 from reports.document import Block, Figure, Figures, Report, Section, Table, Text, Tone
 from reports.pages.details import capital, configuration, definition_section, environment
 from reports.pages.evidence import evidence
@@ -111,6 +111,8 @@ def point_blocks(sweep: SweepFile, curve: Sequence[CurvePoint]) -> list[Block]:
     blocks: list[Block] = [table]
     if unequal_devices(sweep.params, sweep.points):
         blocks.append(Text(TWO_DEVICES, "unsure"))
+    if (idle := empty_seats(sweep)) is not None:
+        blocks.append(Text(idle))
     if any(why for _, why in reasons):
         blocks.append(Table((", ".join(sweep.params), "what limits this point"), reasons, marked, frozenset({1})))
     return blocks

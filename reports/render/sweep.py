@@ -9,7 +9,7 @@ from itertools import groupby
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from reports.curves import CurvePoint, bend, label_of, latency_of_knee, merge, series, short_label
+from reports.curves import CurvePoint, bend, empty_seats, label_of, latency_of_knee, merge, series, short_label
 from reports.recommend import TWO_DEVICES, unequal_devices
 from reports.render.fitting import Table
 from reports.render.modes import modes_view
@@ -68,7 +68,8 @@ def sweep_view(sweep: SweepFile, *, width: int = 100, charts: bool = True) -> Re
             parts += [grid, Text()]
         else:
             parts += [first, Text()] + ([second, Text()] if second is not None else [])
-    parts += [*_reasons(sweep), Text()]
+    idle = empty_seats(sweep)
+    parts += [*_reasons(sweep), *([Text(idle)] if idle is not None else []), Text()]
     parts += [Text(sweep.ended)] if sweep.adaptive and sweep.ended else _knees(sweep)
     if sweep.skipped:
         skipped = ", ".join(map(short_label, sweep.skipped))

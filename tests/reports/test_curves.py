@@ -122,6 +122,7 @@ def test_words_as_values_stay_in_order() -> None:
         ("host", {}, {"signals": Signals(device_busy=0.3, waiting_mean=9.0, preemptions=0)}),
         ("slots", {}, {"signals": Signals(device_busy=0.7, waiting_mean=9.0, blocked={"rows": 0.9})}),
         ("token_budget", {}, {"signals": Signals(device_busy=0.7, waiting_mean=9.0, blocked={"tokens": 0.5})}),
+        ("token_budget", {}, {"signals": Signals(device_busy=0.7, waiting_mean=9.0, blocked={"tokens": 0.012})}),
         ("demand", {}, {"signals": Signals(device_busy=0.9, waiting_mean=0.1)}),
         ("unknown", {}, {"signals": Signals()}),
         ("queue", {"tpot": 20.0}, {"tpot": 20.5}),
