@@ -102,8 +102,8 @@ def best_of(trials: Sequence[Trial]) -> Trial:
 
 
 def outcome_of(trials: Sequence[Trial]) -> Trial:
-    """The best; where none is within the SLA, of those that kept up with the load the one that misses the fewest bounds,
-    then whose worst miss is the smallest, then the largest goodput."""
+    """The best; where none is within the SLA, of those that kept up with the load the one that misses the fewest
+    bounds, then whose worst miss is the smallest, then the largest goodput."""
     if (best := best_of(trials)).meets:
         return best
     ran = [one for one in trials if one.point.error is None]
