@@ -17,7 +17,7 @@ queue      until the step was planned that first gave it a seat
 prefill    in a seat, before the first token; computing a prompt again after a preemption too
 preempted  between two stays in a seat: from the end of the last step of one to the planning of the first of the next
 decode     in a seat, after the first token; computing again too
-handover   of a disaggregated engine: after the first token, until the decode instance had a seat and blocks
+handover   of a disaggregated engine: after the first token, until the decode instance planned a step with room for it
 transfer   from then until its KV had arrived there; decode is what follows
 server     sent, until the first token
 
@@ -160,13 +160,18 @@ def _preempted_ns(record: RunRecord) -> tuple[IntColumn, IntColumn]:
     of_row, stints = record.stints()
     again = np.flatnonzero(of_row[1:] == of_row[:-1])  # stays that another one follows
     steps = record.steps.shape[0]
+    decodes = np.zeros(len(stints), np.bool_)
     if record.steps["instance"].any():
-        again = again[~_handed_over(record, of_row, stints, again)]
+        # By seats: a stay that no step was launched for has the number of a step that another instance may have taken.
+        decodes = stints[:, 0] >= num_seats(record.steps[record.steps["instance"] == 0])
+        again = again[~_handed_over(record, of_row, decodes, again)]
     ended, admitted = stints[again, 3], stints[again + 1, 1]
     known = admitted <= steps
     again, ended, admitted = again[known], ended[known], admitted[known]
     row = of_row[again]
     left_ns, back_ns = record.steps["end_ns"][ended - 1], record.steps["now_ns"][admitted - 1]
+    # Nobody gets up before its KV is there, though no step may have run since then.
+    left_ns = np.maximum(left_ns, np.where(decodes[again], record.column_ns("transfer_ended")[row], MISSING))
     first_ns, last_ns = record.column_ns("first")[row], record.column_ns("last")[row]
     np.add.at(early, row, np.maximum(np.minimum(back_ns, first_ns) - left_ns, 0))
     np.add.at(late, row, np.maximum(np.minimum(back_ns, last_ns) - np.maximum(left_ns, first_ns), 0))
@@ -174,11 +179,9 @@ def _preempted_ns(record: RunRecord) -> tuple[IntColumn, IntColumn]:
 
 
 def _handed_over(
-    record: RunRecord, of_row: IntColumn, stints: NDArray[np.int64], again: IntColumn
+    record: RunRecord, of_row: IntColumn, decodes: NDArray[np.bool_], again: IntColumn
 ) -> NDArray[np.bool_]:
     """[again] the next stay is at another instance, to which its KV went: the time between is no preemption's."""
-    # By its seats: a stay that no step was launched for has the number of a step that another instance may have taken.
-    decodes = stints[:, 0] >= num_seats(record.steps[record.steps["instance"] == 0])
     went = record.column_ns("transfer_asked")[of_row[again]] != MISSING
     return np.asarray(went & (decodes[again] != decodes[again + 1]))
 

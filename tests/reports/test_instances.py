@@ -96,6 +96,26 @@ def test_parts_of_who_got_up_before_a_step_was_launched_for_it() -> None:
     assert (in_ms["preempted"], in_ms["decode"]) == (pytest.approx(22), pytest.approx(39.9 - 27.4 + 2))
 
 
+def test_parts_of_who_got_up_when_its_kv_had_come_beside_no_step() -> None:
+    """Request 1 is seated beside request 0's last step, 14.4 to 25.4 ms, and its KV arrives at 32.4, when it must
+    yield to request 3: that is when it got up, and not when that step ended."""
+    plan = RequestPlan.of(
+        [4, 36, 4, 4],
+        [3, 3, 3, 3],
+        priority=np.array([0, 1, 0, 0]),
+        arrivals_ugap=np.array([0, UGAP * 3 // 2, 20 * UGAP, 20 * UGAP]),
+    )
+    decode = {"max_num_seqs": 2, "order": "priority", "preempt_for_priority": True}
+    record = pair({}, decode).run(plan, Pacing(plan.arrivals_ugap, rate_per_s=1000), SilentObserver())
+    row = next(row for row in record.rows if row.i == 1)
+    assert row.preemptions == 1
+    assert row.transfer_ended == 32.4 * MS
+    parts = breakdown(record)
+    of_it = record.column("i")[parts.row] == 1
+    back_ms = record.steps["now_ns"][row.stints[-1].admitted - 1] / MS
+    assert parts.e2el_ns()["preempted"][of_it][0] / MS == pytest.approx(back_ms - 32.4)
+
+
 def test_each_instance_is_a_run_of_its_own() -> None:
     """What the seats show is what each ledger counts."""
     parts = records_by_instance(BUSY)
