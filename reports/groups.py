@@ -49,12 +49,12 @@ class Groups:
         return self._split(np.searchsorted(edges, self._times.prompt_tokens), names)
 
     def by_stage(self, stages: Stages | None) -> dict[str, StageGroup]:
-        """By the stage in which a request was scheduled; but the rates are of what ended within its time, over that
-        time: a queue that a stage leaves behind is served in the next. Not judged yet."""
+        """By the stage, of a ramp by the part of it, in which a request was scheduled; but the rates are of what ended
+        within its time, over that time: a queue that a stage leaves behind is served in the next. Not judged yet."""
         if stages is None or not len(self._times):
             return {}
         until_s = int(self._times.scheduled_ns.min()) / NS + self._window_s
-        due = {span: span.holds(self._times.scheduled_ns) for span in stages.spans}
+        due = {span: span.holds(self._times.scheduled_ns) for span in stages.rows}
         found = {span.name: self._stage(span, members, until_s) for span, members in due.items() if members.any()}
         return found if len(found) > 1 else {}
 

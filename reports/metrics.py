@@ -224,9 +224,9 @@ _DEFINITIONS = {
         "time), preemptions are how often its requests lost their KV."
     ),
     "by_stage": (
-        "By the stage of a rate that changes in which a request was due. asked_request_per_s: due in it, per second of "
-        "it; goodput: as for the run, of the requests due in it, per second of its time; sla: each SLA on a latency, "
-        "attainment or the failure rate, judged on them alone as an SLA on [stage=KEY] is."
+        "By the stage of a rate that changes, of a ramp by its parts, in which a request was due. asked_request_per_s: "
+        "due in it, per second of it; goodput: as for the run, of the requests due in it, per second of its time; sla: "
+        "each SLA on a latency, attainment or the failure rate, judged on them alone as an SLA on [stage=KEY] is."
     ),
     "by_tenant.max_wait_ms": (
         "Longest wait for a first seat, from submission; where seats are not seen, from sending to the first token. A "

@@ -80,10 +80,10 @@ class Scope:
             return f"the rate has no stages; it would with --rate {EXAMPLE}"
         span = stages.find(self.value)
         if span is None:
-            return f"no such stage; {_there_are([f'{one.key} ({one.stage})' for one in stages.spans])}"
+            return f"no such stage; {_there_are([str(one) for one in stages.spans])}"
         if span.holds(due_ns).any():
             return None
-        return f"no request was due in stage {span.key} ({span.stage}), which begins at {span.start_s:g} s"
+        return f"no request was due in stage {span}, which begins at {span.start_s:g} s"
 
 
 def _there_are(names: Collection[str]) -> str:
@@ -99,6 +99,6 @@ def parse_scope(text: str) -> Scope:
             return Scope("tenant", match["value"])
         if re.fullmatch(r"\d{1,9}", match["value"]):
             return Scope(match["by"], str(int(match["value"])))  # type: ignore[arg-type]
-        if match["by"] == "stage" and match["value"] == "then":
-            return Scope("stage", "then")
+        if match["by"] == "stage" and re.fullmatch(r"\d{1,4}\.\d|then", match["value"]):
+            return Scope("stage", match["value"])
     raise ValueError(f"[{text}] is no part of a load; want {FORMS}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,13 +12,17 @@ from reports.metrics import BoolArray
 from workloads.plan import IntColumn
 from workloads.rates import NS, RateSchedule, Stage
 
+RAMP_PARTS = 8
+REQUESTS_PER_PART = 25  # at least, on average
+
 
 @dataclass(frozen=True)
 class Span:
-    """One stage. key: as in [stage=3]; "then" for what comes after the last end. end_s: infinite for the last one."""
+    """One stage, or a part of a ramp. key: as in [stage=3] or [stage=3.2]; "then" for what comes after the last end.
+    end_s: infinite for the last one."""
 
     key: str
-    name: str  # "3: 16 for 60s"
+    name: str  # "3: 16 for 60s", of a part "3.2: 6.5–9"
     stage: Stage
     start_s: float
     end_s: float
@@ -30,6 +35,32 @@ class Span:
     def lasted_s(self, until_s: float) -> float:
         """How much of it there was in a run that was over then."""
         return min(self.end_s, until_s) - min(self.start_s, until_s)
+
+    @cached_property
+    def parts(self) -> tuple[Span, ...]:
+        """Of a ramp, whose one row would say nothing of the rate at which anything happened: as many of the same length
+        as have enough requests. Of a constant rate: itself."""
+        stage, fit = self.stage, int(min(self.stage.requests / REQUESTS_PER_PART, RAMP_PARTS))
+        if stage.from_per_s == stage.to_per_s or fit < 2:
+            return (self,)
+        edges_s = np.linspace(self.start_s, self.end_s, fit + 1).tolist()
+        rates = np.linspace(stage.from_per_s, stage.to_per_s, fit + 1).tolist()
+        pairs = enumerate(zip(pairwise(rates), pairwise(edges_s), strict=True), start=1)
+        return tuple(
+            Span(
+                f"{self.key}.{at}",
+                f"{self.key}.{at}: {low:.4g}–{high:.4g}",
+                Stage(low, high, end_s - start_s),
+                start_s,
+                end_s,
+            )
+            for at, ((low, high), (start_s, end_s)) in pairs
+        )
+
+    def __str__(self) -> str:
+        """3 (16 for 60s)"""
+        cut = f", in parts {self.parts[0].key} to {self.parts[-1].key}" if len(self.parts) > 1 else ""
+        return f"{self.key} ({self.stage}{cut})"
 
 
 @dataclass(frozen=True)
@@ -52,8 +83,13 @@ class Stages:
             for at, (name, stage) in enumerate(zip(self.rates.names, self.rates.stages, strict=True))
         )
 
+    @cached_property
+    def rows(self) -> tuple[Span, ...]:
+        """Of a table: the same with every ramp in its parts."""
+        return tuple(part for one in self.spans for part in one.parts)
+
     def find(self, key: str) -> Span | None:
-        return next((one for one in self.spans if one.key == key), None)
+        return next((one for one in (*self.spans, *self.rows) if one.key == key), None)
 
     def due_ns(self, arrivals_ugap: IntColumn) -> IntColumn:
         """When requests with these unit arrivals are due."""

@@ -178,7 +178,8 @@ class StageVerdict(msgspec.Struct, frozen=True):
 
 
 class StageGroup(Group, frozen=True, kw_only=True):
-    """The requests due in one stage of a rate that changes. Its rates are of what ended within its time."""
+    """The requests due in one stage of a rate that changes, or in a part of a ramp. Its rates are of what ended
+    within its time."""
 
     key: str = ""  # [stage=KEY]
     from_per_s: float = 0.0
@@ -190,7 +191,7 @@ class StageGroup(Group, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         """stage 3 (16 requests/s)"""
-        low, high = f"{self.from_per_s:g}", f"{self.to_per_s:g}"
+        low, high = f"{self.from_per_s:.4g}", f"{self.to_per_s:.4g}"
         named = "what came then" if self.key == "then" else f"stage {self.key}"
         return f"{named} ({low if low == high else f'{low} to {high}'} requests/s)"
 

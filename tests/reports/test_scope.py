@@ -53,6 +53,7 @@ def judged(made: RunRecord, *sla: str, **fields: object) -> list[SlaResult]:
         ("failure_rate[prompt<=512]<=0.01", Scope("prompt", "512")),
         ("p99_ttft_ms[stage=03]<=500", Scope("stage", "3")),
         ("p99_ttft_ms[stage=then]<=500", Scope("stage", "then")),
+        ("p99_ttft_ms[stage=1.3]<=500", Scope("stage", "1.3")),
         ("p99_ttft_ms<=500", None),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -13,11 +14,15 @@ from reports.pages.reported import Reported
 from reports.render.stages import sentences, stage_columns, stage_rows
 from reports.render.terminal import run_view
 from reports.schema import RunFile
+from reports.scope import Scope
 from reports.staged import first_beyond
+from reports.stages import Stages
 from reports.summary import completed_run
 from reports.summary_schema import StageGroup, Summary
 from tests.reports.factory import header, record, row
 from tests.reports.test_scope import STEPS, stepped, stepped_run
+from workloads.plan import UGAP
+from workloads.rates import NS
 
 
 def by_stage(run: RunFile) -> dict[str, StageGroup]:
@@ -105,6 +110,59 @@ def test_terminal_and_page_show_it() -> None:
     (table,) = group_section([Reported("", run, made, request_times(made))]).blocks
     assert isinstance(table, Table)
     assert (table.columns[0], table.marked) == ("stage", 1)
+
+
+def test_a_ramp_is_cut_into_parts_of_one_length_named_by_their_rates() -> None:
+    stages = Stages.of("4..24 for 5m, 0 for 10s, 10..2 for 10s, 2")
+    assert stages is not None
+    assert [one.name for one in stages.rows] == [
+        "1.1: 4–6.5", "1.2: 6.5–9", "1.3: 9–11.5", "1.4: 11.5–14", "1.5: 14–16.5", "1.6: 16.5–19", "1.7: 19–21.5",
+        "1.8: 21.5–24", "2: 0 for 10s", "3.1: 10–6", "3.2: 6–2", "4: 2",
+    ]  # fmt: skip
+    assert [one.start_s for one in stages.rows[:3]] == [0, 37.5, 75]
+    at_ns = np.sort(np.random.default_rng(0).integers(0, 400 * NS, 5000))
+    held = [one.holds(at_ns) for one in stages.rows]
+    assert np.array_equal(sum(one.astype(int) for one in held), np.ones(5000)), "each time is in one of them"
+    whole, part = stages.find("1"), stages.find("1.2")
+    assert whole is not None
+    assert part is not None
+    assert (whole.start_s, whole.end_s, part.start_s, part.end_s) == (0, 300, 37.5, 75)
+    small = Stages.of("1..3 for 20s")
+    assert small is not None
+    assert [one.name for one in small.rows] == ["1: 1..3 for 20s", "then 3"], "40 requests are too few for two parts"
+
+
+def test_the_rate_at_which_a_ramp_breaks_is_read_off_its_parts() -> None:
+    """From 2 to 18 per second in 80 s; from the 50th second on, at 12 per second, everybody waits 900 ms."""
+    stages = Stages.of("2..18 for 80s")
+    assert stages is not None
+    due_ms = (stages.due_ns(np.arange(1, 801, dtype=np.int64) * UGAP) / 1e6).tolist()
+    waits_ms = [(900 if at >= 50_000 else 50) + 2 * i % 7 for i, at in enumerate(due_ms)]
+    pairs = zip(due_ms, waits_ms, strict=True)
+    made = record([row(i, [at + wait, at + wait + 20], scheduled_ms=at) for i, (at, wait) in enumerate(pairs)])
+    sla = [
+        "p50_ttft_ms<=500",
+        "p50_ttft_ms[stage=1.5]<=500",
+        "p50_ttft_ms[stage=1.6]<=500",
+        "p50_ttft_ms[stage=1]<=500",
+    ]
+    run = completed_run(made, header(sla=sla, rate_per_s=10.0, rate_schedule="2..18 for 80s"))
+    found = by_stage(run)
+    assert list(found)[4:6] == ["1.5: 10–12", "1.6: 12–14"]
+    assert [one.verdict for one in run.sla[1:]] == ["pass", "fail", "fail"]
+    assert run.sla[3].n == sum(one.requests for one in found.values() if one.key != "then")
+    assert first_beyond(found) == "1.6: 12–14"
+    assert sentences(found)[0] == (
+        "p50_ttft_ms<=500 holds through stage 1.5 (10 to 12 requests/s); stage 1.6 (12 to 14 requests/s) is the first "
+        "beyond it, at 903"
+    )
+    asked = [one.asked_request_per_s for one in found.values() if one.key != "then"]
+    assert asked == pytest.approx([3, 5, 7, 9, 11, 13, 15, 17], abs=0.2)
+
+
+def test_a_part_that_is_not_there_is_told_with_those_that_are() -> None:
+    missing = Scope("stage", "1.9").missing_in(stepped(), Stages.of("4..24 for 5m"))
+    assert missing == "no such stage; there are 1 (4..24 for 300s, in parts 1.1 to 1.8), then (24)"
 
 
 def test_runs_from_before_stages_were_judged_can_be_read() -> None:
