@@ -121,7 +121,7 @@ def _explain(config: RemoteConfig, row: RequestRow) -> str:
     if extension is not None:
         return f"the server does not take {extension} ({said})"
     if said.startswith(("HTTP 401", "HTTP 403")):
-        return f"the API key is {'wrong' if config.has_key else 'missing'} ({said})"
+        return f"{config.key_problem} ({said})"
     if said.startswith(("HTTP 404", "HTTP 405")):
         return f"{config.url} has no {PATHS[config.api]}; try another --api ({said})"
     return f"the server refuses the requests: {said}"

@@ -59,6 +59,14 @@ class RemoteConfig:
     def has_key(self) -> bool:
         return any(name.lower() == "authorization" for name in self.caller)
 
+    @property
+    def key_problem(self) -> str:
+        """What to look at when the server lets nobody in (HTTP 401 or 403)."""
+        return (
+            f"the API key is {'wrong' if self.has_key else 'missing'}; it is taken from OPENAI_API_KEY, and a header "
+            "of another name or form from --header 'Name: value'"
+        )
+
     def hide(self, text: str) -> str:
         """What a server said, without the secrets that it was sent."""
         return hide(text, self.caller.items())

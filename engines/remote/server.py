@@ -66,7 +66,7 @@ def _get_json(config: RemoteConfig, target: Target, path: str) -> Any:
     where = f"GET {config.url.rstrip('/').removesuffix('/v1')}{path}"
     status, body = _get(config, target, path)
     if status in (401, 403):
-        raise EngineError(f"{where}: the API key is {'wrong' if config.has_key else 'missing'} (HTTP {status})")
+        raise EngineError(f"{where}: {config.key_problem} (HTTP {status})")
     if status == 503:
         raise EngineError(f"{where}: the server is not ready (HTTP 503)", NOT_READY)
     kind = "a TGI" if config.api == "tgi" else "an OpenAI"

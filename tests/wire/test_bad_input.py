@@ -92,13 +92,15 @@ def test_a_server_of_another_kind(models: bytes, words: str, code: int) -> None:
 
 def test_a_wrong_key() -> None:
     with FakeServer(models=plain("401 Unauthorized")) as server:
-        assert "the API key is wrong" in str(refusal(server.url, api_key="k"))
+        said = str(refusal(server.url, api_key="k"))
+    assert "the API key is wrong; it is taken from OPENAI_API_KEY" in said
+    assert "--header 'Name: value'" in said
 
 
 def test_a_key_that_only_the_generation_wants() -> None:
     with FakeServer(lambda call: call.send(plain("401 Unauthorized"))) as server, pytest.raises(EngineError) as caught:
         load(server, warmup_requests=1)
-    assert "the API key is missing" in str(caught.value)
+    assert "the API key is missing; it is taken from OPENAI_API_KEY" in str(caught.value)
 
 
 def test_a_model_that_is_not_served_and_those_that_are() -> None:
