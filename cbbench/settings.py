@@ -20,6 +20,7 @@ from workloads.spec import suggestions
 
 Command = Literal["run", "sweep", "tune", "serve"]
 COMMANDS: tuple[Command, ...] = ("run", "sweep", "tune", "serve")
+LISTS = ("sla", "header", "quota")
 DEFAULT_FILE = Path("cbbench.toml")
 
 
@@ -88,6 +89,7 @@ def _parse(path: Path) -> dict[str, Any]:
 def _checked(path: Path, table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """The table by field names, each value checked on its own; conflicts are found later, together with the flags."""
     settings = {key.replace("-", "_"): value for key, value in table.items()}
+    settings |= {name: [settings[name]] for name in LISTS if isinstance(settings.get(name), str)}  # one alone
     try:
         msgspec.convert(settings, RunConfig)
     except msgspec.ValidationError as error:

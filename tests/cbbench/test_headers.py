@@ -131,7 +131,7 @@ def test_refused_where_nothing_is_sent_and_as_an_axis(cbbench: Call) -> None:
 
 
 def test_a_wrong_kind_in_the_file_is_not_shown(cbbench: Call) -> None:
-    Path("cbbench.toml").write_text(f'header = "X-A: {SECRET}"\n')
+    Path("cbbench.toml").write_text(f'header = {{"X-A" = "{SECRET}"}}\n')
     outcome = cbbench("run", "--url", "http://127.0.0.1:9", *LOAD)
     assert outcome.code == 2
     assert "list of strings" in outcome.error_line

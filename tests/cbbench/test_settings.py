@@ -32,6 +32,12 @@ def test_flags_win_over_the_file_and_the_file_over_the_workload() -> None:
     assert config.sla == ("p99_ttft_ms<=500",)
 
 
+def test_of_what_may_be_there_more_than_once_one_needs_no_list() -> None:
+    write('sla = "p99_ttft_ms<=500"\n[run]\nquota = "a:rows=4"\n')
+    config = build_config(gather("run", {}))
+    assert (config.sla, config.quota) == (("p99_ttft_ms<=500",), ("a:rows=4",))
+
+
 def test_a_workload_suggests() -> None:
     assert build_config(gather("run", {"workload": "bus-stop"})).max_num_seqs == 3
 
@@ -57,7 +63,7 @@ def test_later_files_are_laid_over_earlier_ones() -> None:
         ("max-num-seqs = 0", ["max-num-seqs", ">= 1"]),
         ("chunked-prefill = 1", ["chunked-prefill", "true or false"]),
         ('mode = "batch"', ["mode", "continuous, static"]),
-        ('sla = "p99_ttft_ms<=5"', ["sla", "list"]),
+        ("sla = 5", ["sla", "list"]),
         ("sla = [5]", ["sla", "[5]"]),
         ("max-num-seq = 4", ["max-num-seq", "max-num-seqs"]),
         ("zzz = 4", ["zzz", "unknown setting"]),
