@@ -210,7 +210,8 @@ _DEFINITIONS = {
     "breakdown.queue": "Taken, until the step was planned that first gave it a seat.",
     "breakdown.prefill": "In a seat before the first token; a prompt that is computed again after a preemption too.",
     "breakdown.preempted": "Without a seat between two stays in one; before the first token in ttft, all in e2el.",
-    "breakdown.handover": "After the first token, until the decode instance had a seat and blocks for the request.",
+    "breakdown.handover": "After the first token, until the decode instance planned a step with a seat and blocks for "
+    "the request; the wait for the step that it ran meanwhile is in it.",
     "breakdown.transfer": "From then until all its KV had arrived there.",
     "breakdown.server": "Over HTTP, where seats are not seen: sent, until the first token.",
     "breakdown.decode": "In a seat after the first token (over HTTP: all time after it); computing again too.",

@@ -208,7 +208,7 @@ class Transfers(msgspec.Struct, frozen=True):
 
     requests: int
     blocks: int
-    wait_ms: Distribution  # from the first token until the decode instance had room
+    wait_ms: Distribution  # from the first token until the decode instance planned a step with room
     transfer_ms: Distribution  # from then until all KV was there, other transfers before it included
     kept_blocks_peak: int  # of the prefill instance's pool: the most that it kept for requests it had done with
 

@@ -20,7 +20,7 @@ WORDS = {
     "prefill": "seated, before the first token",
     "preempted": "without a seat again",
     "server": "in the server, before the first token",
-    "handover": "waiting for room to decode",
+    "handover": "until a step to decode with room for it",
     "transfer": "KV on its way to the decode instance",
     "decode": "seated, after the first token",
 }

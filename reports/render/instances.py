@@ -57,7 +57,7 @@ def transfer_sentence(found: Transfers) -> str:
     waits, moves = found.wait_ms, found.transfer_ms
     return (
         f"{found.requests:,} transfers of KV, {found.blocks:,} blocks: after the first token {number(waits.mean)} ms "
-        f"(P99 {number(waits.p99)}) until there was room to decode, then {number(moves.mean)} ms "
-        f"(P99 {number(moves.p99)}) until the KV was there; the prefill instance kept up to "
+        f"(P99 {number(waits.p99)}) until the decode instance planned a step with room for them, then "
+        f"{number(moves.mean)} ms (P99 {number(moves.p99)}) until the KV was there; the prefill instance kept up to "
         f"{found.kept_blocks_peak:,} blocks meanwhile."
     )
