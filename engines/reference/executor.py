@@ -76,7 +76,8 @@ class TorchExecutor:
             )
 
     def restart(self) -> None:
-        """The clock begins anew, and nothing is in flight."""
+        """The clock begins anew. What is in flight, where a run broke off between two calls, is nobody's any more."""
+        self._launched.clear()
         self._last_end_ns = 0
         self._seats = self._unknown_seats()
 

@@ -53,6 +53,14 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+def test_a_run_that_broke_off_leaves_the_next_one_nothing(llama: Llama) -> None:
+    executor = executor_for(llama, pool_for(llama))
+    executor.submit(step_plan([Row(request(0, PROMPT, 1), 0, 0, 7)], Tables({0: [1]}).array()))
+    executor.restart()
+    executor.submit(step_plan([Row(request(1, PROMPT[:3], 1), 0, 0, 3)], Tables({0: [2]}).array(), step=9))
+    assert executor.collect().step == 9
+
+
 def _first_token(llama: Llama) -> int:
     executor = executor_for(llama, pool_for(llama))
     executor.submit(step_plan([Row(request(0, PROMPT, 1), 0, 0, 7)], Tables({0: [1]}).array()))
