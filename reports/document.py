@@ -63,8 +63,9 @@ class Rule:
     """A line across the chart, as an SLA is."""
 
     value: float
-    label: str
+    label: str  # "": the line alone
     along: Literal["x", "y"] = "y"
+    quiet: bool = False  # no bound, but where something begins; its label is beside it, to the right
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from reports.seats import Seat, num_slots, seat_counts, seat_spans
 BINS = 160
 STEPS_PER_BIN = 8  # at least, on average
 REQUESTS_PER_BIN = 12  # at least, on average, where a bin shows a percentile
+RATE_BINS = 60  # more of them are noise
+REQUESTS_PER_RATE_BIN = 25  # at least, on average: Poisson arrivals are then within 20 % of their rate most of the time
 IntArray = NDArray[np.int64]
 
 
@@ -82,9 +84,9 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def requests_over_time(record: RunRecord) -> Course:
     """due, completed: requests per second in each bin, by when they were scheduled and by when they ended well."""
     due_ns, end_ns = record.column_ns("scheduled"), record.column_ns("end")
-    if len(record) < 2 * REQUESTS_PER_BIN:
+    if len(record) < 2 * REQUESTS_PER_RATE_BIN:
         return Course(np.empty(0), {})
-    bins = int(np.clip(len(record) // REQUESTS_PER_BIN, 1, BINS))
+    bins = min(len(record) // REQUESTS_PER_RATE_BIN, RATE_BINS)
     edges = np.linspace(float(due_ns.min()), float(end_ns.max()) + 1, bins + 1)
     wide_s = (edges[1] - edges[0]) / 1e9
     ended_well = end_ns[record.where("status", "completed")]

@@ -15,6 +15,7 @@ from reports.pages.details import latency_table
 from reports.pages.groups import group_section
 from reports.pages.reported import Reported
 from reports.pages.slots import seats_chart, slot_charts
+from reports.pages.stages import with_stages
 from reports.render.compare import reason
 from reports.render.instances import COLUMNS, instance_rows, transfer_sentence
 from reports.render.waste import SLOTS, TOKENS
@@ -77,7 +78,13 @@ def instance_blocks(runs: Sequence[Reported]) -> list[Block]:
 
 
 def over_time_charts(runs: Sequence[Reported]) -> list[Block]:
-    charts: list[Block] = [] if (found := _requests_over_time(runs)) is None else [found]
+    found = [_requests_over_time(runs), *_signals_over_time(runs)]
+    found += [_latency_over_time(word, runs) for word in ("ttft", "tpot")]
+    return [with_stages(one, runs) for one in found if one is not None]
+
+
+def _signals_over_time(runs: Sequence[Reported]) -> list[Chart]:
+    charts = []
     courses = [
         (one.named(name), signals_over_time(replace(one.record, steps=steps)))
         for one in runs
@@ -96,7 +103,7 @@ def over_time_charts(runs: Sequence[Reported]) -> list[Block]:
         ]
         if lines:
             charts.append(Chart(f"{name.replace('_', '-')}-over-time", title, Lines(Axis("s"), axis, lines)))
-    return [*charts, *(found for word in ("ttft", "tpot") if (found := _latency_over_time(word, runs)) is not None)]
+    return charts
 
 
 def _requests_over_time(runs: Sequence[Reported]) -> Chart | None:

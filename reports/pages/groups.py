@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from reports.document import Block, Section, Table, Text
 from reports.pages.reported import Reported
+from reports.pages.stages import stage_table
 from reports.render.groups import SERVICE
-from reports.render.stages import stage_columns, stage_legend, stage_rows
 from reports.render.words import number
-from reports.staged import first_beyond
 from reports.summary_schema import Group
 
 COLUMNS = (
@@ -23,25 +22,13 @@ def group_section(runs: Sequence[Reported]) -> Section:
     for one in runs:
         summary = one.summary
         if summary.by_stage:
-            blocks.append(_stages(one.named("stage"), one))
+            blocks.append(stage_table(one))
         for name, groups in summary.splits.items():
             blocks.append(_table(f"{one.label}, {name}" if one.label else name, groups, one.open_loop))
         if summary.service_gap_tokens is not None:
             gap = f"Service gap between tenants: {number(summary.service_gap_tokens)} tokens, the most by which one got"
             blocks.append(Text(one.told(f"{gap} ahead of another while both had requests waiting.")))
     return Section("Tenants, priorities, prompts, stages", blocks)
-
-
-def _stages(name: str, one: Reported) -> Table:
-    stages = one.summary.by_stage
-    columns, first = stage_columns(stages), first_beyond(stages)
-    return Table(
-        (name, *columns[1:]),
-        stage_rows(stages, one.open_loop),
-        marked=None if first is None else list(stages).index(first),
-        texts=frozenset({columns.index("SLA")} if "SLA" in columns else ()),
-        caption=stage_legend(stages, one.open_loop),
-    )
 
 
 def _table(name: str, groups: Mapping[str, Group], open_loop: bool) -> Table:

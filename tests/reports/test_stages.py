@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
 
-from reports.document import Table
+from reports.document import Chart, Lines, Rule, Table
 from reports.metrics import request_times
+from reports.pages.evidence import over_time_charts
 from reports.pages.groups import group_section
 from reports.pages.reported import Reported
+from reports.render.charts.spec import spec
 from reports.render.stages import sentences, stage_columns, stage_rows
 from reports.render.terminal import run_view
 from reports.schema import RunFile
@@ -163,6 +168,43 @@ def test_the_rate_at_which_a_ramp_breaks_is_read_off_its_parts() -> None:
 def test_a_part_that_is_not_there_is_told_with_those_that_are() -> None:
     missing = Scope("stage", "1.9").missing_in(stepped(), Stages.of("4..24 for 5m"))
     assert missing == "no such stage; there are 1 (4..24 for 300s, in parts 1.1 to 1.8), then (24)"
+
+
+def marks(runs: Sequence[Reported]) -> list[list[Rule]]:
+    """Of each chart over time."""
+    charts = [one for one in over_time_charts(runs) if isinstance(one, Chart)]
+    return [list(one.plot.rules) for one in charts if isinstance(one.plot, Lines)]
+
+
+def test_charts_over_time_have_a_mark_where_each_stage_begins() -> None:
+    made = stepped()
+    one = Reported("", stepped_run(), made, request_times(made))
+    found = marks([one])
+    assert len(found) == 3, "requests, TTFT and TPOT; without a ledger no signals"
+    assert all(
+        [(rule.value, rule.label, rule.along, rule.quiet) for rule in rules]
+        == [(0, "10/s", "x", True), (40, "20/s", "x", True), (60, "", "x", True)]
+        for rules in found
+    )
+    short = stepped_run()
+    pacing = msgspec.structs.replace(short.workload.pacing, rate_schedule="10 for 40s, 20 for 1s, 15 for 19s")
+    short = msgspec.structs.replace(short, workload=msgspec.structs.replace(short.workload, pacing=pacing))
+    labels = [rule.label for rule in marks([one._replace(run=short)])[0]]
+    assert labels == ["10/s", "", "15/s", ""], "one second of 61 has no room for a label"
+    steady = Reported("", completed_run(made, header(rate_per_s=13.0)), made, one.times)
+    assert not any(marks([steady])), "no stages"
+    assert not any(marks([one, steady])), "not the same"
+    assert all(map(marks, [[one, one]]))
+
+
+def test_the_chart_has_the_marks() -> None:
+    made = stepped()
+    chart = over_time_charts([Reported("", stepped_run(), made, request_times(made))])[0]
+    assert isinstance(chart, Chart)
+    made_of = spec(chart)
+    kinds = [layer["mark"]["type"] for layer in made_of["layer"] if layer["mark"].get("color") == "var(--muted)"]
+    assert kinds == ["rule", "text", "rule", "text", "rule"]
+    assert all(f'"{rate}"' in json.dumps(made_of["datasets"]) for rate in ("10/s", "20/s"))
 
 
 def test_runs_from_before_stages_were_judged_can_be_read() -> None:

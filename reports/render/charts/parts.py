@@ -60,13 +60,16 @@ def rule_layers(rules: Sequence[Rule], x: Axis, y: Axis, xs: Sequence[float]) ->
     middle = math.sqrt(low * high) if x.log else (low + high) / 2
     layers = []
     for one in rules:
-        across = one.along == "y"
+        across, colour = one.along == "y", "var(--muted)" if one.quiet else "var(--bad)"
         data = data_of([{"at": one.value, "label": one.label}])
         place = {"y": axis_of(y, "at", alt.Y)} if across else {"x": axis_of(x, "at", alt.X)}
-        away = {"x": alt.value(6)} if across else {"y": {"value": {"expr": "height - 9"}}}
-        layers.append(data.mark_rule(color="var(--bad)", strokeDash=[5, 4], strokeWidth=1.2).encode(**place))
-        left = not across and one.value > middle
+        away = {"x": alt.value(6)} if across else {"y": {"value": 8 if one.quiet else {"expr": "height - 9"}}}
+        dash, width = ([2, 3], 1.0) if one.quiet else ([5, 4], 1.2)
+        layers.append(data.mark_rule(color=colour, strokeDash=dash, strokeWidth=width).encode(**place))
+        if not one.label:
+            continue
+        left = not across and not one.quiet and one.value > middle
         dx, dy = (0, -6) if across else (-5 if left else 5, 0)
-        text = data.mark_text(align="right" if left else "left", color="var(--bad)", dx=dx, dy=dy)
+        text = data.mark_text(align="right" if left else "left", color=colour, dx=dx, dy=dy)
         layers.append(text.encode(text="label:N", **place, **away))
     return layers
