@@ -27,6 +27,12 @@ class Check(msgspec.Struct, frozen=True):
     baseline: float | None = None
     change: float | None = None  # 0.03: 3 % above the baseline
     interval: tuple[float, float] | None = None  # of the change
+    context: tuple[str, ...] = ()  # what the reason rests on; other checks may share it
+
+    @property
+    def told(self) -> str:
+        """The reason and its context, for where a check stands alone."""
+        return f"{self.reason} ({'; '.join(self.context)})" if self.context else self.reason
 
 
 class GateResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,13 +84,14 @@ def sla_checks(run: RunFile, scenario: str) -> list[Check]:
 
 def _sla_check(run: RunFile, scenario: str, one: SlaResult) -> Check:
     verdict, reason, value = one.verdict, one.reason, one.value
+    context: tuple[str, ...] = ()
     if (doubt := _doubt(run, one)) is not None:
         verdict, reason = "inconclusive", f"{doubt} (it would be: {one.verdict}, {one.reason})"
     if _overloaded(run) and latency_of(one.metric) and one.scope is None:  # a part is judged by its own queue
         value = None  # a longer run would have had another
-        reason += f" (overloaded: {_reasons(run)})"
+        context = (f"overloaded: {_reasons(run)}",)
     sign = ">=" if one.metric in (*RATES, "attainment") else "<="
-    return Check(scenario, one.name, "sla", verdict, f"{sign} {one.bound:g}", reason, value)
+    return Check(scenario, one.name, "sla", verdict, f"{sign} {one.bound:g}", reason, value, context=context)
 
 
 def _doubt(run: RunFile, one: SlaResult) -> str | None:

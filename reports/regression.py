@@ -60,10 +60,12 @@ class Measured:
         limit: str,
         reason: str,
         log_interval: tuple[float, float] | None,
+        context: tuple[str, ...] = (),
     ) -> Check:
         interval = None if log_interval is None else (math.expm1(log_interval[0]), math.expm1(log_interval[1]))
         metric = self.budget.metric
-        return Check(scenario, metric, kind, verdict, limit, reason, self.after, self.before, self.change, interval)
+        numbers = self.after, self.before, self.change
+        return Check(scenario, metric, kind, verdict, limit, reason, *numbers, interval, context)
 
 
 def regression_checks(
@@ -141,6 +143,7 @@ def _by_index(record: RunRecord, latency: str) -> dict[int, float]:
 
 def _check(scenario: Scenario, one: Measured, level: float) -> Check:
     budget, change, interval = one.budget, one.change, None
+    context: list[str] = []
     if one.spread is None:
         within = change is not None and budget.harm(math.log1p(change)) <= budget.harm_limit
         verdict: CheckVerdict = "pass" if within else "inconclusive"
@@ -150,11 +153,11 @@ def _check(scenario: Scenario, one: Measured, level: float) -> Check:
         verdict = judge(budget, *interval)
         worse = min(map(budget.harm, interval)) > 0
         reason = _reason(verdict, worse, len(scenario.pairs), level) + one.remark
+        context += [] if len(scenario.pairs) > 1 else [WEAKER]
     if (doubt := _doubt(scenario, budget)) is not None:
-        verdict, reason = "inconclusive", doubt
-    if scenario.differences:
-        reason += "; the work was different"
-    return one.check(scenario.name, "regression", verdict, budget.limit, reason, interval)
+        verdict, reason, context = "inconclusive", doubt, []
+    context += ["the work was different"] if scenario.differences else []
+    return one.check(scenario.name, "regression", verdict, budget.limit, reason, interval, tuple(context))
 
 
 def _reason(verdict: CheckVerdict, worse: bool, pairs: int, level: float) -> str:
@@ -164,8 +167,8 @@ def _reason(verdict: CheckVerdict, worse: bool, pairs: int, level: float) -> str
         "fail": "the whole interval is beyond the budget",
         "inconclusive": f"{'worse, but by how much is open: ' if worse else ''}the interval is wider than the budget",
     }
-    unit = f"{pairs} pairs of runs" if pairs > 1 else WEAKER
-    return f"{words[verdict]} (each end of the interval holds at {1 - level:.4g}; {unit})"
+    unit = f"; {pairs} pairs of runs" if pairs > 1 else ""
+    return f"{words[verdict]} (each end of the interval holds at {1 - level:.4g}{unit})"
 
 
 def _doubt(scenario: Scenario, budget: Budget) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from reports.schema import RunFile
+from reports.schema import RunFile, WorkloadInfo
 from reports.stored import Stored
 
 UNSAID = "another tool's file does not say which requests it sent"
@@ -85,16 +85,28 @@ def work_differences(before: RunFile, after: RunFile) -> list[str]:
     if not ours.sha256 or not theirs.sha256:
         found.append(UNSAID)
     elif ours.sha256 != theirs.sha256:
-        found.append(f"workload {ours.spec}, seed {ours.seed} ({ours.sha256[:8]}) → {theirs.spec}, seed {theirs.seed} "
-                     f"({theirs.sha256[:8]})")  # fmt: skip
+        found.append(f"workload {_work(ours)} → {_work(theirs)}")
     pacings = msgspec.structs.asdict(ours.pacing), msgspec.structs.asdict(theirs.pacing)
     return found + setting_differences(*pacings)
+
+
+def _work(workload: WorkloadInfo) -> str:
+    requests = f"{workload.num_requests:,} requests"
+    return f"{workload.spec}, {requests}, seed {workload.seed} ({workload.sha256[:8]})"
 
 
 def setting_differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """NAME OLD → NEW for every setting that is not the same on both sides."""
     names = [*before, *(name for name in after if name not in before)]
-    return [f"{one} {before.get(one)} → {after.get(one)}" for one in names if before.get(one) != after.get(one)]
+    both = [(one, before.get(one), after.get(one)) for one in names]
+    return [f"{name} {' → '.join(_shown(ours, theirs))}" for name, ours, theirs in both if ours != theirs]
+
+
+def _shown(*values: Any) -> list[str]:
+    """none, and four digits of a fraction; all of them where four are the same."""
+    plain = ["none" if one is None else str(one) for one in values]
+    short = [f"{one:.4g}" if isinstance(one, float) else text for one, text in zip(values, plain, strict=True)]
+    return short if len(set(short)) == len(short) else plain
 
 
 def _key(pair: Pair) -> bytes:

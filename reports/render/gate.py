@@ -26,7 +26,7 @@ def gate_view(result: GateResult) -> RenderableType:
     for scenario, group in groupby(ordered, key=lambda one: one.scenario):
         checks = list(group)
         parts += [Text(), Text(scenario, "bold"), _table(checks)]
-        parts += [_reason(one) for one in checks if one.kind == "sla" or one.verdict != "pass"]
+        parts += _reasons([one for one in checks if one.kind == "sla" or one.verdict != "pass"])
     parts += [Text()] if result.notes else []
     parts += [Text(f"note: {note}", style="yellow") for note in result.notes]
     return Group(*parts)
@@ -44,8 +44,28 @@ def _table(checks: Sequence[Check]) -> Table:
     return table
 
 
-def _reason(one: Check) -> Text:
-    return Text.assemble((f"{one.metric}: ", "bold" if one.verdict != "pass" else "dim"), (one.reason, "dim"))
+def _reasons(checks: Sequence[Check]) -> list[Text]:
+    """Each once, behind all the metrics that it is true of; what they rest on last."""
+    of_reason: dict[str, list[Check]] = {}
+    of_context: dict[str, list[Check]] = {}
+    for one in checks:
+        of_reason.setdefault(one.reason, []).append(one)
+        for words in one.context:
+            of_context.setdefault(words, []).append(one)
+    return [_reason(who, words) for told in (of_reason, of_context) for words, who in told.items()]
+
+
+def _reason(checks: Sequence[Check], words: str) -> Text:
+    style = "bold" if any(one.verdict != "pass" for one in checks) else "dim"
+    return Text.assemble((f"{', '.join(one.metric for one in checks)}: ", style), (words, "dim"))
+
+
+def said(one: Check) -> str:
+    """The change, or the value where there is none, and why; for where a check stands alone."""
+    change = change_text(one)
+    if change == MISSING and one.kind == "sla" and one.value is not None:
+        change = number(one.value)
+    return one.told if change == MISSING else f"{change}: {one.told}"
 
 
 def change_text(one: Check) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from reports.checks import Check, GateResult
-from reports.render.gate import ORDER, change_text
-from reports.render.words import MISSING
+from reports.checks import GateResult
+from reports.render.gate import ORDER, said
 from reports.stored import Stored
 
 COMMANDS = {"fail": "error", "inconclusive": "error", "warn": "warning"}
@@ -18,12 +17,8 @@ def workflow_commands(result: GateResult) -> Iterator[str]:
     for one in sorted(result.checks, key=lambda one: ORDER.index(one.verdict)):
         if one.verdict in COMMANDS:
             title = f"{one.metric} {one.limit}: {one.verdict}"
-            yield f"::{COMMANDS[one.verdict]} title={_property(title)}::{_data(_message(one))}"
-
-
-def _message(one: Check) -> str:
-    change = change_text(one)
-    return f"{one.scenario}: {'' if change == MISSING else change + ': '}{one.reason}"
+            message = f"{one.scenario}: {said(one)}"
+            yield f"::{COMMANDS[one.verdict]} title={_property(title)}::{_data(message)}"
 
 
 def _data(text: str) -> str:

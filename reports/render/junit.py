@@ -6,6 +6,7 @@ from itertools import groupby
 from xml.etree import ElementTree
 
 from reports.checks import Check, GateResult
+from reports.render.gate import said
 
 
 def junit(result: GateResult) -> bytes:
@@ -30,11 +31,11 @@ def _suite(scenario: str, checks: list[Check]) -> ElementTree.Element:
         case = ElementTree.SubElement(suite, "testcase", classname=f"{one.kind}.{scenario}", name=name_of(one))
         _properties(case, one)
         if one.verdict == "fail":
-            ElementTree.SubElement(case, "failure", message=one.reason, type=one.kind)
+            ElementTree.SubElement(case, "failure", message=said(one), type=one.kind)
         elif one.verdict == "inconclusive":
-            ElementTree.SubElement(case, "skipped", message=f"inconclusive: {one.reason}")
+            ElementTree.SubElement(case, "skipped", message=f"inconclusive: {said(one)}")
         else:
-            ElementTree.SubElement(case, "system-out").text = f"{one.verdict}: {one.reason}"
+            ElementTree.SubElement(case, "system-out").text = f"{one.verdict}: {said(one)}"
     return suite
 
 

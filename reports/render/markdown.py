@@ -29,7 +29,7 @@ def markdown(result: GateResult) -> str:
 def _row(one: Check) -> str:
     cells = (
         MARKS[one.verdict], one.scenario, f"`{one.metric}`", number(one.value), number(one.baseline), change_text(one),
-        one.limit, one.reason,
+        one.limit, one.told,
     )  # fmt: skip
     return "| " + " | ".join(map(_cell, cells)) + " |"
 

@@ -177,14 +177,14 @@ def test_an_overloaded_run_proves_no_latency(cbbench: Call, simulate: Call) -> N
     assert outcome.code == 5
     (check,) = json.loads(outcome.out)["checks"]
     assert check["verdict"] == "inconclusive"
-    assert "arrivals outran completions" in check["reason"]
+    assert "arrivals outran completions" in check["context"][0]
     assert check["value"] is None, "a percentile of it would only say how long the run was"
     named = {one["name"] for one in json.loads(Path("bench.json").read_text())}
     assert "over: p99 tpot" in named
     assert "over: p99 ttft" not in named
     failed = cbbench("gate", "over", "--sla", "p99_ttft_ms<=1", "--json")
     assert failed.code == 3, "it does not meet the bound, and would less if it ran longer"
-    assert "overloaded" in json.loads(failed.out)["checks"][0]["reason"]
+    assert "overloaded" in json.loads(failed.out)["checks"][0]["context"][0]
     assert cbbench("gate", "over", "--sla", "output_token_per_s>=1").code == 0, "a rate it can show"
     compared = json.loads(cbbench("gate", "over", "--baseline", "over", "--budget", "ttft=5%", "--json").out)
     assert compared["exit_code"] == 0, "equal to the bit all the same"
@@ -220,6 +220,32 @@ def test_usage_errors(cbbench: Call, calm: str, arguments: tuple[object, ...], s
 
 
 # Outputs
+
+
+OVERLOADED = ("--rate", 400, "--num-requests", 300, "--max-num-seqs", 2)
+
+
+def test_a_reason_of_several_metrics_is_said_once(cbbench: Call, simulate: Call) -> None:
+    simulate("swamped", *OVERLOADED)
+    out = cbbench("gate", "swamped", "--sla", "p99_ttft_ms<=1", "--sla", "p99_e2el_ms<=1").out
+    assert out.count("arrivals outran completions") == 1
+    assert "p99_ttft_sched_ms, p99_e2el_sched_ms: overloaded" in " ".join(out.split())
+
+
+def test_a_failure_in_junit_carries_the_change_and_all_of_its_reason(cbbench: Call, simulate: Call) -> None:
+    simulate("quick", "--rate", 4, "--num-requests", 60)
+    simulate("slow", "--rate", 4, "--num-requests", 80, "--max-num-batched-tokens", 64, "--max-num-seqs", 16)
+    budget = ("--budget", "ttft=1%", "--allow-different")
+    outcome = cbbench("gate", "slow", "--baseline", "quick", *budget, "--junit", "junit.xml")
+    assert outcome.code == 4, outcome.out
+    (failure,) = ElementTree.parse("junit.xml").getroot().iter("failure")
+    message = str(failure.get("message"))
+    assert message.startswith("+")
+    assert " %" in message.split(": ")[0]
+    assert message.endswith("; the work was different)")
+    words = " ".join(outcome.out.split())
+    assert "60 requests, seed 0 (" in words, "what told the two workloads apart"
+    assert "80 requests, seed 0 (" in words
 
 
 def test_junit_has_a_case_per_metric_and_skips_what_it_cannot_tell(cbbench: Call, calm: str) -> None:
@@ -292,7 +318,7 @@ def test_other_work_is_refused_or_said(cbbench: Call, simulate: Call, twins: tup
     assert "seed 0" in outcome.error_line
     allowed = cbbench("gate", "other", "--baseline", "old", "--allow-different", "--json")
     result = json.loads(allowed.out)
-    assert all("work was different" in one["reason"] for one in result["checks"] if one["metric"].endswith("_ms"))
+    assert all("the work was different" in one["context"] for one in result["checks"] if one["metric"].endswith("_ms"))
     assert any("did other work" in note for note in result["notes"])
 
 

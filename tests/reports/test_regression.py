@@ -17,7 +17,7 @@ from reports.checks import Check, CheckVerdict, gate_result
 from reports.exact import differences
 from reports.pairs import Spread, block_length, holm_levels, paired_spread, request_spread
 from reports.regression import exact_checks, judge, matched, regression_checks
-from reports.scenarios import Pair, pair_up, scenarios
+from reports.scenarios import Pair, pair_up, scenarios, setting_differences
 from reports.schema import PacingInfo, Validity
 from reports.stored import Stored
 from reports.summary import completed_run
@@ -182,7 +182,7 @@ def test_pairs_that_disagree_are_inconclusive() -> None:
 def test_one_pair_says_that_it_is_weaker() -> None:
     check = compared([stored(steady(20))], [stored(steady(22))])["mean_tpot_ms"]
     assert check.verdict == "fail"
-    assert "weaker" in check.reason
+    assert "weaker" in check.told
 
 
 def test_a_throughput_of_one_pair_has_no_interval() -> None:
@@ -255,11 +255,16 @@ def test_other_work_is_named() -> None:
     one, plan, rate = stored(steady(20)), stored(steady(20), sha256="cd" * 32), stored(steady(20), rate_per_s=5.0)
     assert Pair(one, one).differences == ""
     assert "workload" in Pair(one, plan).differences
-    assert "rate_per_s None → 5.0" in Pair(one, rate).differences
+    assert "rate_per_s none → 5" in Pair(one, rate).differences
     assert PacingInfo(rate_per_s=5.0).open_loop
 
 
 # Exactness
+
+
+def test_settings_that_differ_are_rounded_and_nothing_is_none() -> None:
+    assert setting_differences({"rate_per_s": 2.1717451523545708}, {"rate_per_s": None}) == ["rate_per_s 2.172 → none"]
+    assert setting_differences({"share": 0.10001}, {"share": 0.10002}) == ["share 0.10001 → 0.10002"]
 
 
 def test_equal_to_the_bit() -> None:
