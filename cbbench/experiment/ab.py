@@ -16,7 +16,7 @@ import msgspec
 
 from cbbench.config import RunConfig, UsageError, flag
 from cbbench.experiment.bench import Bench
-from cbbench.experiment.gate import Outputs, parsed_budgets, write
+from cbbench.experiment.gate import Outputs, parsed_budgets, refuse_unwritable, write
 from cbbench.experiment.run import default_folder, measure
 from cbbench.settings import gather
 from cbbench.validation import build_config
@@ -49,6 +49,7 @@ def measure_series(series: Series, output: Path | None, outputs: Outputs) -> int
     folder = output or default_folder("aa" if series.same else "ab")
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"--output: {folder} is not empty; choose a new folder")
+    refuse_unwritable(outputs)
     pairs = _measured_pairs(configs, series.pairs, folder)
     if len(pairs) < series.pairs:
         print(f"interrupted after {len(pairs)} of {series.pairs} pairs; the runs are in {folder}", file=sys.stderr)

@@ -176,6 +176,16 @@ def write(result: GateResult, runs: Sequence[Stored], outputs: Outputs) -> None:
         Console().print(gate_view(result))
 
 
+def refuse_unwritable(outputs: Outputs) -> None:
+    """Before what takes long: a place where `write` could not put its file. UsageError or FolderError."""
+    for name, path in (("--junit", outputs.junit), ("--benchmark-json", outputs.benchmark_json)):
+        if path is not None:
+            if path.is_dir():
+                raise UsageError(f"{name}: {path} is a folder; name a file")
+            with disk(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+
+
 def _tell_github(result: GateResult) -> None:
     """Commands go to stderr, which GitHub reads as well: stdout may carry JSON."""
     for line in workflow_commands(result):

@@ -166,3 +166,14 @@ def test_simulated_run_refuses_what_is_out_of_all_bounds(
     assert outcome.code == 2, outcome.err
     assert all(name in outcome.error_line for name in names), outcome.error_line
     assert not Path("out").exists()
+
+
+def test_a_place_for_the_verdict_is_looked_at_before_anything_is_measured(cbbench: Call) -> None:
+    Path("file").touch()
+    Path("folder").mkdir()
+    settings = "--engine simulated --hardware h100 --model llama-3.1-8b --num-requests 4"
+    for flag, place in (("--junit", "folder"), ("--benchmark-json", "folder"), ("--junit", "file/verdict.xml")):
+        outcome = cbbench("compare", "--aa", settings, "--pairs", 2, flag, place, "-o", "aa")
+        assert outcome.code == 2
+        assert place in outcome.error_line
+        assert not Path("aa").exists()
