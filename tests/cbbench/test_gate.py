@@ -222,6 +222,13 @@ def test_usage_errors(cbbench: Call, calm: str, arguments: tuple[object, ...], s
 # Outputs
 
 
+def test_what_an_overloaded_run_measured_is_shown_below_what_it_was(cbbench: Call, simulate: Call) -> None:
+    run = simulate("swamped", *OVERLOADED, "--sla", "p99_ttft_ms<=1")
+    page = cbbench("report", "swamped", "--format", "md").out
+    for shown, number in ((run.out, "FAIL  p99_ttft_ms<=1"), (page, "| P99 TTFT |")):
+        assert shown.lower().index("arrivals outran") < shown.index(number), "which is a number of this run alone"
+
+
 OVERLOADED = ("--rate", 400, "--num-requests", 300, "--max-num-seqs", 2)
 
 
