@@ -31,15 +31,18 @@ def latency_name(name: str) -> str:
 
 def latency_table(summary: Summary, chosen: Percentiles, open_loop: bool, label: str = "") -> Table:
     rows = []
+    with_p99 = 99 in chosen.asked  # whose interval it is
     for name in LATENCIES:
         if name.endswith("_sched_ms") and not open_loop:
             continue
         one: Distribution = getattr(summary.latency, name)
         interval = "too few" if one.p99_ci is None else f"{number(one.p99_ci[0])} – {number(one.p99_ci[1])}"
         numbers = map(number, (one.mean, *chosen.values[name]))
-        rows.append((latency_name(name), *numbers, interval, number(one.max), f"{one.count:,}"))
+        between = [interval] if with_p99 else []
+        rows.append((latency_name(name), *numbers, *between, number(one.max), f"{one.count:,}"))
     names = [name.upper() for name in chosen.names]
-    columns = (f"{label or 'latency'}, ms", "mean", *names, "P99, 95 % interval", "max", "count")
+    between = ["P99, 95 % interval"] if with_p99 else []
+    columns = (f"{label or 'latency'}, ms", "mean", *names, *between, "max", "count")
     return Table(columns, rows)
 
 

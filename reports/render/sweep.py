@@ -86,13 +86,15 @@ def sweep_table(sweep: SweepFile, *, width: int = 100) -> Table:
     table = Table(spare=spared, title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for name in (*map(stacked, sweep.params), *(one.name for one in columns)):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("SLA" if sweep.sla else "")
+    last = [_verdict(one.point) for one in curve]
+    if any(last):  # without an SLA it says what was wrong with a run, if anything was
+        table.add_column("SLA" if sweep.sla else "run")
     chosen = sweep.recommendation.values if sweep.recommendation else None
-    for one in curve:
+    for one, judged in zip(curve, last, strict=True):
         marked = chosen is not None and one.values == chosen
         first, *others = [short_label([value]) for value in one.values]
         words = [f"{'→ ' if marked else ''}{first}", *others, *(column.show(one) for column in columns)]
-        table.add_row(*words, _verdict(one.point), style="bold" if marked else "")
+        table.add_row(*words, *([judged] if any(last) else []), style="bold" if marked else "")
     table.caption = "latencies in ms" + ("; ± 95 % of the mean tok/s over the runs" if SPREAD in columns else "")
     table.caption_justify = "left"
     return table

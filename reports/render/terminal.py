@@ -157,7 +157,10 @@ def gpu_line(signals: Signals) -> str:
 def latency_table(summary: Summary, open_loop: bool, chosen: Percentiles | None = None) -> Table:
     """In open loop from the scheduled time too, where requests were sent late enough for it to differ."""
     chosen = chosen or percentiles(summary)
-    table = _table("latency, ms", "mean", *chosen.names, "p99 95 % interval", "max", "count", spare=[-3, -1, -2])
+    with_p99 = 99 in chosen.asked  # whose interval it is
+    between = ["p99 95 % interval"] if with_p99 else []
+    spare = [-3, -1, -2] if with_p99 else [-1, -2]
+    table = _table("latency, ms", "mean", *chosen.names, *between, "max", "count", spare=spare)
     for name in LATENCIES:
         one: Distribution = getattr(summary.latency, name)
         if name.endswith("_sched_ms") and (
@@ -167,9 +170,8 @@ def latency_table(summary: Summary, open_loop: bool, chosen: Percentiles | None 
         interval = "too few" if one.p99_ci is None else f"{number(one.p99_ci[0])} – {number(one.p99_ci[1])}"
         label = name.removesuffix("_ms").removesuffix("_sched").upper()
         label += ", from schedule" if name.endswith("_sched_ms") else ""
-        table.add_row(
-            label, *map(number, (one.mean, *chosen.values[name])), interval, number(one.max), f"{one.count:,}"
-        )
+        numbers = map(number, (one.mean, *chosen.values[name]))
+        table.add_row(label, *numbers, *([interval] if with_p99 else []), number(one.max), f"{one.count:,}")
     return table
 
 

@@ -39,9 +39,12 @@ def _stage(stage: Stage) -> RenderableType:
     where = stage.prediction or f"measured on the {stage.engine} engine"
     head = f"{PURPOSE[stage.purpose]}, {stage.num_requests:,} requests a run, {where}"
     parts: list[RenderableType] = [Text(head, "bold"), _trials(stage)]
+    before = ""
     for count, decision in enumerate(stage.decisions, start=1):
         parts.append(Padding(Text.assemble((f"{count}. ", "bold"), decision.words), (0, 0, 0, 2)))
-        parts.append(Padding(Text(f"from {decision.origin.label()}: {decision.signals}", "dim"), (0, 0, 0, 5)))
+        if (evidence := f"from {decision.origin.label()}: {decision.signals}") != before:
+            parts.append(Padding(Text(evidence, "dim"), (0, 0, 0, 5)))
+        before = evidence
     return Group(*parts, Padding(Text(stage.ended), (0, 0, 0, 2)))
 
 

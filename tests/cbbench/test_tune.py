@@ -70,6 +70,10 @@ def test_requests_that_come_all_at_once_are_told_to_be_no_load(
     assert told in outcome.out
     assert "a lower --rate" not in outcome.out
     assert "Closest (the fewest bounds missed" in outcome.out
+    (stage,) = read_tune(own_folder / "at-once").stages
+    said = [f"from {one.origin.label()}" for one in stage.decisions]
+    assert len(said) > len(set(said)), "several moves from one setting"
+    assert outcome.out.count("     from ") == len([a for a, b in zip(said, ["", *said], strict=False) if a != b])
     assert told not in cbbench(*SIMULATED, *bound, "--rate", 2, "--proof-requests", 0, "-o", "paced").out
 
 

@@ -45,6 +45,14 @@ def test_every_kind_is_drawn(kind: str) -> None:
     assert drawn == svg(chart)
 
 
+@pytest.mark.parametrize("most", [1.0, 0.004])
+def test_no_two_ticks_of_a_share_read_alike(most: float) -> None:
+    chart = Chart("kv", "KV", Lines(Axis("s"), Axis("KV", percent=True), [Line("a", [0, 1, 2], [0.0, most / 2, most])]))
+    ticks = re.findall(r">([\d.]+%)<", svg(chart))
+    assert len(ticks) >= 3
+    assert len(set(ticks)) == len(ticks), ticks
+
+
 @pytest.mark.parametrize("value", [1.7e308, 1e-320, math.inf, -math.inf, math.nan])
 def test_a_number_too_large_or_none_at_all_spoils_no_chart(value: float) -> None:
     """JSON has no infinity: with one in it, a page would draw none of its charts."""

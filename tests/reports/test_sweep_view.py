@@ -73,6 +73,15 @@ def test_a_rate_sweep_has_latency_against_rate_with_its_knee_and_goodput() -> No
     assert "→ 4" in text
 
 
+def test_the_last_column_has_a_heading_or_is_not_there() -> None:
+    fine = point(8, speed=100, ttft=5.0, tpot=9.0)
+    swamped = point(16, speed=100, ttft=5.0, tpot=9.0, validity=Validity("overloaded"))
+    header, row = shown(sweep_of(["max-num-seqs"], [swamped])).splitlines()[1:3]
+    assert header.split()[-2:] == ["limit", "run"]
+    assert row.split()[-1] == "OVERLOADED"
+    assert shown(sweep_of(["max-num-seqs"], [fine])).splitlines()[1].split()[-1] == "limit"
+
+
 def test_a_knee_at_the_end_is_none() -> None:
     speeds = ((1, 100, 9.0), (2, 190, 10.0), (4, 370, 11.0))
     text = shown(sweep_of(["max-num-seqs"], [point(n, speed=tok, ttft=5.0, tpot=ms) for n, tok, ms in speeds]))

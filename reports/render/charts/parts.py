@@ -24,7 +24,7 @@ def data_of(rows: list[dict[str, Any]]) -> alt.Chart:
 def axis_of(axis: Axis, field: str, channel: type[alt.X] | type[alt.Y], *, zero: bool = False, **more: Any) -> Any:
     ticks = alt.Axis(
         title=None if axis.quiet else axis.title,
-        format=".0%" if axis.percent else alt.Undefined,
+        format="~%" if axis.percent else alt.Undefined,
         labelExpr=alt.Undefined if axis.percent else NUMBERS,
         values=list(axis.ticks) or alt.Undefined,
         tickMinStep=1 if axis.whole else alt.Undefined,
