@@ -10,6 +10,7 @@ from math import log2
 
 import msgspec
 
+from reports.sweep_schema import Point
 from reports.tuning.moves import Bounds, moves_from
 from reports.tuning.trials import (
     Setting,
@@ -74,20 +75,19 @@ def advice(best: Trial, bounds: Bounds, load: str | None) -> list[str]:
     if point.validity is not None and point.validity.verdict == "overloaded":
         told.append(f"Requests arrive faster than they leave under every setting tried: {ease}.")
     elif late_first_token(point) and (point.signals.waiting_mean or 0) >= 1:
-        told.append(f"{_awaited(best, bounds)}: {ease}.")
+        told.append(f"{_awaited(point)}: {ease}.")
     if best.setting.max_num_seqs == bounds.most_rows and (point.signals.waiting_mean or 0) >= 1 and best.meets:
         told.append(f"The search ends at {bounds.most_rows} rows; requests still wait there.")
     return told
 
 
-def _awaited(best: Trial, bounds: Bounds) -> str:
-    blocked = best.point.signals.blocked
+def _awaited(point: Point) -> str:
+    blocked = point.signals.blocked
     no_seat, no_tokens = blocked.get("rows", 0.0), blocked.get("tokens", 0.0)
     if no_seat > no_tokens:
         often = share(no_seat)
         return f"First tokens wait for a seat in {often} of the steps, and no number of seats tried meets the SLA"
-    seats = "there is a seat for each" if best.setting.max_num_seqs >= bounds.most_rows else "not for a seat"
-    return f"First tokens wait for the prompts before them to be computed, {seats}"
+    return "First tokens wait for the prompts before them to be computed, rather than for a seat"
 
 
 def long_prompt_tokens(prompt_tokens: Sequence[int]) -> int | None:

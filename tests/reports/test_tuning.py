@@ -205,7 +205,7 @@ def test_advice_names_what_first_tokens_wait_for() -> None:
     """A seat for each of the requests: what they wait for is the step's tokens, and more seats are no question."""
     late = trial(64, ttft=900, blocked={"tokens": 0.02})
     told = " ".join(advice(late, Bounds(most_rows=64, most_tokens=8192), "--rate"))
-    assert "wait for the prompts before them to be computed, there is a seat for each: a lower --rate" in told
+    assert "wait for the prompts before them to be computed, rather than for a seat: a lower --rate" in told
 
 
 @pytest.mark.parametrize("overloaded", [False, True])
