@@ -113,19 +113,6 @@ def sized(curve: Sequence[CurvePoint]) -> bool:
     return numeric(one.values[0] for one in curve)
 
 
-def empty_seats(sweep: SweepFile) -> str | None:
-    """In words, where some settings have more seats than there can be requests."""
-    most = sweep.most_in_flight
-    if most is None or "max-num-seqs" not in sweep.params:
-        return None
-    at = sweep.params.index("max-num-seqs")
-    seats = {one.values[at] for one in sweep.points}
-    idle = sorted(one for one in seats if isinstance(one, int) and one > most)
-    if not idle:
-        return None
-    return f"At most {most} requests are in flight, so more seats than that ({short_label(idle)}) change nothing."
-
-
 def series(curve: Sequence[CurvePoint]) -> dict[tuple[Value, ...], list[CurvePoint]]:
     """The curve cut into one for each value of the parameters after the first: {(): all} with a single parameter."""
     cut: dict[tuple[Value, ...], list[CurvePoint]] = {}

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import msgspec
 
 from reports.curves import merge, neighbours, short_label
-from reports.sweep_schema import Point
+from reports.sweep_schema import Point, SweepFile
 
 BUSY = 0.8  # share of the time from which a device has little left to give
 IDLE = 0.6
@@ -154,6 +154,19 @@ def _ratios(left: Point | None, right: Point) -> tuple[float, float]:
     pairs = (left.p50_tpot_ms, right.p50_tpot_ms), (left.output_token_per_s, right.output_token_per_s)
     slower, faster = (after / before if before and after else 1.0 for before, after in pairs)
     return slower, faster
+
+
+def empty_seats(sweep: SweepFile) -> str | None:
+    """In words, where some settings have more seats than there can be requests."""
+    most = sweep.most_in_flight
+    if most is None or "max-num-seqs" not in sweep.params:
+        return None
+    at = sweep.params.index("max-num-seqs")
+    seats = {one.values[at] for one in sweep.points}
+    idle = sorted(one for one in seats if isinstance(one, int) and one > most)
+    if not idle:
+        return None
+    return f"At most {most} requests are in flight, so more seats than that ({short_label(idle)}) change nothing."
 
 
 def milliseconds(value: float | None) -> str:

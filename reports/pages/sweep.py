@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.curves import CurvePoint, empty_seats, label_of, merge, short_label
+from reports.curves import CurvePoint, label_of, merge, short_label
 from reports.document import Block, Figure, Figures, Report, Section, Table, Text, Tone
+from reports.limits import empty_seats
 from reports.pages.details import capital, configuration, definition_section, environment
 from reports.pages.evidence import evidence
 from reports.pages.reported import Reported

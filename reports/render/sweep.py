@@ -9,7 +9,8 @@ from itertools import groupby
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from reports.curves import CurvePoint, bend, empty_seats, label_of, latency_of_knee, merge, series, short_label
+from reports.curves import CurvePoint, bend, label_of, latency_of_knee, merge, series, short_label
+from reports.limits import empty_seats
 from reports.recommend import TWO_DEVICES, unequal_devices
 from reports.render.fitting import Table
 from reports.render.modes import modes_view
