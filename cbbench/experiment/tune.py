@@ -28,6 +28,8 @@ from reports.tuning.trials import Setting, Trial, outcome_of
 
 TOKENS_GROWTH = 8  # the budget of a step may grow to so many times where it began
 PROOF_RUNS = 8
+# By purpose; there is no flag for the runs of a proof.
+MORE_RUNS = {"explore": "; --most-runs N allows more", "confirm": "; --confirm-runs N allows more"}
 LAW = ("law", "hardware")
 OF_THE_WEIGHTS = ("weights", "device", "dtype", "attention")  # which a simulator has none of
 OF_THE_MEMORY = ("gpu_memory_utilization",)  # nor does the law of a run
@@ -168,7 +170,7 @@ class Search:
                 ended = "The bounds are met here too."
             elif len(trials) >= most_runs:
                 cut_short = True
-                ended = f"The {most_runs} runs allowed are spent; --most-runs N allows more."
+                ended = f"Runs allowed: {most_runs}, and they are spent{MORE_RUNS.get(self._purpose, '')}."
             else:
                 decision = decide(trials, bounds)
                 if decision.to is None:

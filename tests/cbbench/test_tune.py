@@ -188,6 +188,15 @@ def test_what_the_simulator_found_is_confirmed_on_the_real_engine(
     assert (own_folder / "tuned" / confirmed.best.point.folder / "run.json").exists()
 
 
+def test_each_search_names_the_flag_that_bounds_it(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
+    work = ("--workload", "prompt=uniform(4,24);output=uniform(4,24)", "--num-requests", 24, "--concurrency", 8)
+    tiny = ("--model", "tiny", "--device", "cpu", "--hardware", "l40s", "--confirm-runs", 1, "--proof-requests", 0)
+    cbbench("tune", *tiny, *work, "--sla", "p99_tpot_ms<=0.01", "-o", "tuned")
+    _explored, confirmed = read_tune(own_folder / "tuned").stages
+    assert not confirmed.best.meets
+    assert confirmed.ended == "Runs allowed: 1, and they are spent; --confirm-runs N allows more."
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
