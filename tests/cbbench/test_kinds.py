@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
@@ -23,3 +25,28 @@ def test_the_host_pool_is_the_kv_pools_size_within_a_quarter_of_the_hosts_memory
     reference = Reference(config)
     assert reference.scheduler(config, 1000).swap_blocks == expected
     assert reference.scheduler(config, 20).swap_blocks == (asked or 20)
+
+
+@pytest.mark.parametrize(
+    ("disaggregate", "most", "expected", "told"),
+    [
+        (False, None, 1000, "1,000 KV blocks of 16 tokens\n"),
+        (True, None, 500, "500 KV blocks of 16 tokens for each instance\n"),
+        (True, 600, 500, "500 KV blocks of 16 tokens for each instance\n"),
+        (True, 400, 400, "400 KV blocks of 16 tokens for each instance\n"),  # there is room for both to have that
+    ],
+)
+def test_two_pools_share_the_memory_of_one_gpu(
+    disaggregate: bool,
+    most: int | None,
+    expected: int,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = RunConfig(model="tiny", disaggregate=disaggregate)
+    reference = Reference(config)
+    monkeypatch.setattr(reference, "model", SimpleNamespace(device="cuda"))
+    monkeypatch.setattr(reference, "kv_blocks_in_memory", lambda config: 1000)
+    assert reference.kv_blocks(config, most) == expected
+    assert capsys.readouterr().err == told

@@ -70,10 +70,14 @@ class Reference:
         if config.kv_blocks:
             return config.kv_blocks
         blocks = self.kv_blocks_in_memory(config)
+        on_gpu = self.model.device != "cpu"
+        if on_gpu and config.disaggregate:
+            blocks = max(1, blocks // 2)  # both pools are in the one GPU's memory
         if most is not None and config.gpu_memory_utilization is None:
             blocks = min(blocks, most)
-        if self.model.device != "cpu":
-            print(f"{blocks:,} KV blocks of {config.block_size} tokens", file=sys.stderr)
+        if on_gpu:
+            each = " for each instance" if config.disaggregate else ""
+            print(f"{blocks:,} KV blocks of {config.block_size} tokens{each}", file=sys.stderr)
         return blocks
 
     def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
@@ -91,10 +95,7 @@ class Reference:
         from engines.reference.pair import ReferencePair
 
         most = blocks_for_every_seat(plan, config, self.context_tokens(config))
-        blocks = self.kv_blocks(config, most)
-        if self.model.device != "cpu" and config.kv_blocks is None:
-            blocks = max(1, blocks // 2)  # both pools are in the one GPU's memory
-        pair = pair_of(config, self.scheduler(config, blocks))
+        pair = pair_of(config, self.scheduler(config, self.kv_blocks(config, most)))
         refuse_what_never_fits_a_pair(config, plan, pair)
         engine = ReferencePair(self.model, pair, **self._settings(config))
         return engine, info_of("reference", config, pair.decode, self.model.name, self.model.device, engine.describe())
