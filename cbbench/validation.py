@@ -20,6 +20,7 @@ from cbbench.config import (
     flag,
 )
 from engines.remote.headers import parse_headers
+from engines.scheduling.pair import PairConfig
 from reports.gate import parse_all
 from workloads.arrivals import requests_to_fill
 from workloads.errors import WorkloadError
@@ -143,13 +144,6 @@ def _refuse_conflicts_of_a_pair(config: RunConfig) -> None:
             if getattr(config, field) is not None:
                 raise UsageError(f"{flag(field)} needs --disaggregate")
         return
-    if config.mode == "static":
-        raise UsageError("--disaggregate needs --mode continuous: a static batch computes its prompts itself")
-    if config.on_kv_pressure == "swap":
-        raise UsageError(
-            "--disaggregate goes with --on-kv-pressure recompute, delay or reject, got swap: a KV pool is moved from "
-            "one instance to the other, and to no host"
-        )
     if config.kv_link_gb_per_s is not None and config.engine != "simulated":
         raise UsageError("--kv-link-gb-per-s needs --engine simulated: a real copy takes as long as it takes")
 
@@ -175,11 +169,13 @@ def _refuse_conflicts(config: RunConfig) -> None:
     if config.temperature == 0 and (config.top_k or config.top_p < 1):
         raise UsageError("--top-k and --top-p need --temperature above 0: temperature 0 is greedy")
     # The scheduler checks its own settings; any pool, context and budget will do to hear its opinion early.
-    config.scheduler(
+    scheduler = config.scheduler(
         kv_blocks=config.kv_blocks or 1,
         max_model_len=config.max_model_len or 1,
         max_num_batched_tokens=config.max_num_batched_tokens or config.max_num_seqs,
     )
+    if config.disaggregate:
+        PairConfig(scheduler, scheduler)
     try:
         parse_headers(config.header)
     except ValueError as error:

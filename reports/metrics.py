@@ -185,7 +185,7 @@ _DEFINITIONS = {
     "instances": (
         "The same signals and waste for the prefill and the decode instance alone, by their own steps, seats and KV "
         "pools; the signals of the whole are the mean of the devices and of their KV, and the sum of who runs and "
-        "waits. Empty where one engine does both."
+        "waits, each averaged over its own instance's step time. Empty where one engine does both."
     ),
     "transfers": (
         "KV that went from the prefill to the decode instance. wait_ms: from the first token until the decode instance "

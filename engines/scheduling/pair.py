@@ -20,7 +20,7 @@ class PairConfig:
         assert self.prefill.block_size == self.decode.block_size, "a block is copied as it is"
         for one in (self.prefill, self.decode):
             if one.mode == "static":
-                raise EngineError("--disaggregate: means nothing with --mode static; drop one of them")
+                raise EngineError("--disaggregate: needs --mode continuous: a static batch computes its prompts itself")
             if one.on_kv_pressure == "swap":
                 raise EngineError(
                     "--disaggregate: goes with --on-kv-pressure recompute, delay or reject, got swap: KV that left the "
