@@ -15,6 +15,7 @@ from msgspec import Meta
 from engines.remote.headers import is_credential, parse_headers
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.quotas import Quota
+from workloads.errors import CbbenchError
 
 # The upper ends are far beyond what anybody measures; they keep a slip of the keyboard from filling the memory.
 MOST_REQUESTS = 10_000_000
@@ -28,8 +29,11 @@ Seconds = Annotated[float, Meta(ge=0, le=1e7)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
-class UsageError(Exception):
-    """The user asked for something wrong or impossible: one line that names the flag, exit code 2."""
+class UsageError(CbbenchError):
+    """Retired: raise CbbenchError. It stays until no room raises it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(None, message)
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

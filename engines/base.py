@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from engines.scheduling.ledger import LEDGER, StepArray
 from engines.step_runs import StepRuns
+from workloads.errors import CbbenchError, ExitCode
 from workloads.pacing import Pacing
 from workloads.plan import IntColumn, RequestPlan
 
@@ -27,12 +28,11 @@ EventUnit = Literal["step", "us"]
 MISSING = -1  # a time that never came, in int64 columns; null in files
 
 
-class EngineError(Exception):
-    """A user's mistake or an impossible setting, in one line. `exit_code` is what the process should end with."""
+class EngineError(CbbenchError):
+    """Retired: raise CbbenchError. It stays until no room raises it."""
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+        super().__init__(None, message, ExitCode(exit_code))
 
 
 class PartialRun(EngineError):

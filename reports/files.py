@@ -13,16 +13,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from workloads.errors import CbbenchError, ExitCode
+
 T = TypeVar("T")
 BLOCK_BYTES = 1 << 21
 
 
-class FolderError(Exception):
-    """A folder that cannot be read or written, in one line. `exit_code`: 2 a user's mistake, 1 the disk."""
+class FolderError(CbbenchError):
+    """Retired: raise CbbenchError. It stays until no room raises it."""
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+        super().__init__(None, message, ExitCode(exit_code))
 
 
 @contextmanager

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import errno
+import re
 
 import typer
+
+from workloads.errors import CbbenchError
 
 USAGE = 2
 UNEXPECTED = 1
 INTERRUPTED = 130
 OURS = ("cbbench", "engines", "reports", "workloads")  # that one of these is missing is nobody's mistake but ours
+
+FIELD = re.compile(r"`([a-z][a-z0-9_]*)`")  # how a lower room names a setting inside a message
 
 # Typer carries its own copy of Click; this is the public road to its usage errors.
 TyperUsageError = typer.BadParameter.__mro__[1]
@@ -26,17 +31,14 @@ def explain(error: BaseException) -> tuple[str, int]:
     if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] not in OURS:
         return f"needs the Python package {error.name.partition('.')[0]}, which is not installed here", USAGE
 
-    # Imported only now that something failed: these load NumPy.
-    from cbbench.config import UsageError
-    from engines.base import EngineError
-    from reports.files import FolderError
-    from workloads.errors import WorkloadError
-
-    if isinstance(error, EngineError | FolderError):
-        return str(error), error.exit_code
-    if isinstance(error, UsageError | WorkloadError):
-        return str(error), USAGE
+    if isinstance(error, CbbenchError):
+        message = FIELD.sub(lambda found: flag(found[1]), error.message)
+        return message if error.field is None else f"{flag(error.field)}: {message}", error.exit_code
     return f"unexpected {type(error).__name__}: {error} (--debug shows the traceback)", UNEXPECTED
+
+
+def flag(field: str) -> str:
+    return "--" + field.replace("_", "-")
 
 
 def _explain_os_error(error: OSError) -> tuple[str, int]:
