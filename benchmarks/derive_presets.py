@@ -15,12 +15,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from workloads.pairs import JointGrid
-from workloads.plan import IntColumn
+from workloads.columns import IntColumn
+from workloads.length_pairs import BATCHES, JointGrid, correlation, max_over_mean, percentiles
 from workloads.presets import Origin, Own, Preset
-from workloads.quantiles import resample
-from workloads.statistics import BATCHES, correlation, max_over_mean, percentiles
-from workloads.traces import Trace, read_trace
+from workloads.sampling import resample
+from workloads.workload_files import WorkloadFile, read_workload_file
 
 STRATA = 64
 PROMPTS_PER_STRATUM = 32
@@ -65,7 +64,7 @@ ORIGINS = {
 }
 
 
-def derive(name: str, trace: Trace) -> Preset:
+def derive(name: str, trace: WorkloadFile) -> Preset:
     prompts, outputs = trace.listed.prompt_tokens, trace.listed.output_tokens
     order = np.argsort(prompts, kind="stable")
     strata = np.array_split(order, STRATA)
@@ -104,7 +103,7 @@ def own_numbers(prompts: IntColumn, outputs: IntColumn) -> Own:
     )
 
 
-def unit_gaps(trace: Trace, most: int | None) -> tuple[list[int], float]:
+def unit_gaps(trace: WorkloadFile, most: int | None) -> tuple[list[int], float]:
     """(gaps in thousandths of the mean gap, the trace's rate per s)"""
     if trace.arrivals_us is None:
         return [], 0.0
@@ -145,7 +144,7 @@ def main() -> None:
         name, _, file = source.partition("=")
         if name not in ORIGINS or not file:
             parser.error(f"'{source}': want PRESET=FILE with PRESET one of {', '.join(ORIGINS)}")
-        trace = read_trace(Path(file))
+        trace = read_workload_file(Path(file))
         preset = derive(name, trace)
         path = write(preset, arguments.out)
         grid = preset.pairs

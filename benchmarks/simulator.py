@@ -18,12 +18,12 @@ import numpy as np
 from engines.base import SilentObserver
 from engines.scheduling.config import SchedulerConfig
 from engines.simulated.engine import SimulatedEngine
-from engines.simulated.law import DecodeTerms, GapTerms, MixedTerms, Origin, StepLaw
+from engines.simulated.step_time import DecodeTerms, GapTerms, MixedTerms, Origin, StepTimeModel
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 from workloads.spec import build_plan
 
-LAW_8B = StepLaw(
+LAW_8B = StepTimeModel(
     calibrated=True,
     decode=DecodeTerms(step=16.88e6, row=41_600.0, kv=153.0),
     mixed=MixedTerms(

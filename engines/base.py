@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from engines.scheduling.ledger import LEDGER, StepArray
 from engines.step_runs import StepRuns
+from workloads.columns import IntColumn
 from workloads.errors import CbbenchError, ExitCode
 from workloads.pacing import Pacing
-from workloads.plan import IntColumn, RequestPlan
+from workloads.plan import RequestPlan
 
 Status = Literal["completed", "failed", "cancelled"]
 EventUnit = Literal["step", "us"]

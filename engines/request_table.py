@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import MISSING, Ns, RequestRow, Rows, Stint
-from workloads.plan import IntColumn
+from workloads.columns import IntColumn
 
 FIELDS = RequestRow.__struct_fields__
 LABELS = ("status", "finish_reason", "error", "token_source", "tenant")  # text that is much the same in every row

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.plan import IntColumn
+from workloads.columns import IntColumn
 
 
 class StepRuns:

@@ -36,7 +36,7 @@ from engines.scheduling.ledger import Blocked, StepArray
 from reports import summary_schema
 from reports.instances import num_seats
 from reports.quantiles import quantile
-from workloads.plan import IntColumn
+from workloads.columns import IntColumn
 
 TAIL = 0.99
 

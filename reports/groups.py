@@ -15,7 +15,7 @@ from reports.quantiles import FloatArray, distribution
 from reports.service import OUTPUT_WEIGHT, PROMPT_WEIGHT, service_gap_tokens, waits_ns
 from reports.stages import Span, Stages
 from reports.summary_schema import Group, GroupLatency, StageGroup
-from workloads.plan import IntColumn
+from workloads.columns import IntColumn
 from workloads.rates import NS
 
 

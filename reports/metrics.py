@@ -20,7 +20,7 @@ from engines.base import MISSING, RunRecord
 from reports.events import Events
 from reports.quantiles import TAU_SAMPLE, FloatArray, effective_n
 from reports.tally import Tally
-from workloads.plan import IntColumn
+from workloads.columns import IntColumn
 
 BoolArray = NDArray[np.bool_]
 

@@ -12,7 +12,8 @@ import numpy as np
 from engines.base import RunRecord
 from reports.metrics import BoolArray
 from reports.stages import Stages
-from workloads.plan import IntColumn, RequestPlan
+from workloads.columns import IntColumn
+from workloads.plan import RequestPlan
 from workloads.rates import EXAMPLE
 
 FORMS = "[tenant=NAME], [priority=N], [prompt<=N] or [stage=N]"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from engines.base import MISSING, RunRecord
 from reports.events import Events
 from reports.quantiles import FloatArray
-from workloads.plan import IntColumn
+from workloads.columns import IntColumn
 
 PROMPT_WEIGHT, OUTPUT_WEIGHT = 1, 2
 MOST_MOMENTS = 1 << 17  # at which the service is compared; a run with more moments is compared at evenly chosen ones

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from reports.metrics import BoolArray
-from workloads.plan import IntColumn
+from workloads.columns import IntColumn
 from workloads.rates import NS, RateSchedule, Stage
 
 RAMP_PARTS = 8

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workloads.columns import IntColumn
 from workloads.errors import WorkloadError
-from workloads.pairs import stream
-from workloads.plan import UGAP, IntColumn
-from workloads.quantiles import cell_of, gamma, whole
+from workloads.plan import UGAP
+from workloads.sampling import cell_of, gamma, stream, whole
 
 _ARRIVALS_STREAM = 2
 

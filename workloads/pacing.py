@@ -18,7 +18,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from workloads.plan import UGAP, IntColumn
+from workloads.columns import IntColumn
+from workloads.plan import UGAP
 from workloads.rates import NS, RateSchedule
 
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from workloads.texts import Texts
-
-IntColumn = NDArray[np.int64]
+from workloads.columns import IntColumn
+from workloads.prompt_texts import PromptTexts
 
 UGAP = 1_000_000  # one mean inter-arrival gap, in the unit of `arrivals_ugap`
 
@@ -51,7 +48,7 @@ class RequestPlan:
     seed: int = 0
     outside_context: float = 0.0  # share of (prompt, output) pairs that were redrawn to fit the context
     notes: dict[str, str] = field(default_factory=dict)  # provenance: source, licence
-    texts: Texts | None = None  # what the prompts say, where a file says it
+    texts: PromptTexts | None = None  # what the prompts say, where a file says it
 
     @property
     def prompts_counted(self) -> bool:
@@ -96,3 +93,22 @@ class RequestPlan:
 
 
 COLUMNS = ("arrivals_ugap", "prompt_tokens", "output_tokens", "tenant", "priority", "session", "prefix")
+
+
+def realised(plan: RequestPlan) -> dict[str, Any]:
+    """What a plan really asks, for `workload.realised` of run.json. Token counts; outside_context is a share.
+
+    prompt_tokens is None where only the server counts them.
+    """
+    names, counts = np.unique(plan.tenant, return_counts=True)
+    return {
+        "prompt_tokens": _summary(plan.prompt_tokens) if plan.prompts_counted else None,
+        "output_tokens": _summary(plan.output_tokens),
+        "outside_context": plan.outside_context,
+        "tenants": {plan.tenants[name]: int(count) for name, count in zip(names, counts, strict=True)},
+    }
+
+
+def _summary(tokens: IntColumn) -> dict[str, float]:
+    p50, p90, p99 = np.percentile(tokens, (50, 90, 99)).tolist()
+    return {"mean": float(tokens.mean()), "p50": p50, "p90": p90, "p99": p99, "max": int(tokens.max())}

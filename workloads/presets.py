@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from workloads.arrivals import TraceGaps
-from workloads.pairs import JointGrid, Listed, Pairs
+from workloads.length_pairs import JointGrid, LengthPairs, ListedLengths
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,9 +57,9 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     trace_gaps: tuple[int, ...] = ()  # between consecutive requests, in thousandths of the mean gap
 
     @cached_property
-    def pairs(self) -> Pairs:
+    def pairs(self) -> LengthPairs:
         if self.rows:
-            return Listed.of([prompt for prompt, _ in self.rows], [output for _, output in self.rows])
+            return ListedLengths.of([prompt for prompt, _ in self.rows], [output for _, output in self.rows])
         return JointGrid(np.array(self.prompt_grid, dtype=np.int64), np.array(self.output_grid, dtype=np.int64))
 
     @property

@@ -21,7 +21,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.plan import UGAP, IntColumn
+from workloads.columns import IntColumn
+from workloads.plan import UGAP
 
 NS = 1_000_000_000
 LEAST_PER_S = 1e-6  # of what is not 0: below, a request would be due beyond what an int64 of ns holds

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from workloads.arrivals import TraceGaps, unit_arrivals
 from workloads.errors import WorkloadError
-from workloads.lengths import EXAMPLE, Law, parse_law
-from workloads.pairs import Listed, Pairs, TwoLaws, check_fits, draw_fitting
+from workloads.file_lines import SUFFIXES
+from workloads.length_distributions import EXAMPLE, LengthDistribution, parse_distribution
+from workloads.length_pairs import IndependentLengths, LengthPairs, ListedLengths, check_fits, draw_fitting
 from workloads.plan import RequestPlan
 from workloads.presets import PRESETS, Preset
-from workloads.rows import SUFFIXES
-from workloads.texts import DEFAULT_OUTPUT_TOKENS, Encode, Script, Texts
-from workloads.traces import Trace, read_trace
+from workloads.prompt_texts import DEFAULT_OUTPUT_TOKENS, Encode, PromptFile, PromptTexts
+from workloads.workload_files import WorkloadFile, read_workload_file
 
 __all__ = ["Workload", "WorkloadError", "build_plan", "open_workload", "suggestions"]
 
@@ -39,15 +39,15 @@ class Workload:
 
     spec: str
     kind: Literal["preset", "laws", "file"]
-    pairs: Pairs
+    pairs: LengthPairs
     gaps: TraceGaps | None = None
     preset: Preset | None = None
     suggests: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
-    trace: Trace | None = None
+    trace: WorkloadFile | None = None
 
     @property
-    def script(self) -> Script | None:
+    def script(self) -> PromptFile | None:
         """What the prompts say, where the file has them."""
         return self.trace.script if self.trace is not None else None
 
@@ -70,7 +70,7 @@ class Workload:
             "seed": seed,
             "notes": self._notes(num_requests, arrival),
         }
-        if isinstance(self.pairs, Listed):
+        if isinstance(self.pairs, ListedLengths):
             mixed = self.script is not None and arrival != "trace"  # a trace's rows keep their order, as their gaps do
             rows = self.pairs.mixed_rows(num_requests, seed) if mixed else self.pairs.rows(num_requests)
             return self._listed(self.pairs, rows, max_model_len if misfit == "error" else None, encode, common)
@@ -79,7 +79,7 @@ class Workload:
 
     def _listed(
         self,
-        listed: Listed,
+        listed: ListedLengths,
         rows: NDArray[np.intp],
         max_model_len: int | None,
         encode: Encode | None,
@@ -88,7 +88,7 @@ class Workload:
         """Rows as they are: none is altered, and one that is longer than the context is refused."""
         prompts, texts = listed.prompt_tokens[rows], None
         if self.trace is not None and self.trace.script is not None:
-            texts = Texts.of(self.trace.script, rows, self.trace.counted_by, encode)
+            texts = PromptTexts.of(self.trace.script, rows, self.trace.counted_by, encode)
             prompts = prompts if texts.lengths is None else texts.lengths
         if texts is None or texts.counted_by != "server":
             check_fits(listed, prompts, rows, max_model_len, self.spec)
@@ -191,7 +191,7 @@ def _from_preset(preset: Preset) -> Workload:
 
 
 def _from_laws(text: str) -> Workload:
-    laws: dict[str, Law] = {}
+    laws: dict[str, LengthDistribution] = {}
     for part in text.split(";"):
         side, equals, law = part.partition("=")
         side = side.strip()
@@ -199,7 +199,7 @@ def _from_laws(text: str) -> Workload:
             raise WorkloadError(f"cannot read '{part.strip()}' in the workload; want prompt=LAW;output=LAW, {EXAMPLE}")
         if side in laws:
             raise WorkloadError(f"the workload has {side}= twice")
-        laws[side] = parse_law(law)
+        laws[side] = parse_distribution(law)
     missing = [side for side in ("prompt", "output") if side not in laws]
     if missing:
         raise WorkloadError(
@@ -207,12 +207,12 @@ def _from_laws(text: str) -> Workload:
         )
     prompt, output = laws["prompt"], laws["output"]
     if prompt.fixed and output.fixed:  # what the user fixed to the token is never redrawn
-        return Workload(text, "laws", Listed.of([int(prompt.grid[0])], [int(output.grid[0])]))
-    return Workload(text, "laws", TwoLaws(prompt, output))
+        return Workload(text, "laws", ListedLengths.of([int(prompt.grid[0])], [int(output.grid[0])]))
+    return Workload(text, "laws", IndependentLengths(prompt, output))
 
 
 def _from_file(text: str) -> Workload:
-    trace = read_trace(Path(text))
+    trace = read_workload_file(Path(text))
     return Workload(
         text,
         "file",

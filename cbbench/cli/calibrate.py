@@ -12,7 +12,7 @@ import typer
 from cbbench.cli.options import DEBUG, takes
 
 if TYPE_CHECKING:
-    from engines.simulated.law import StepLaw
+    from engines.simulated.step_time import StepTimeModel
     from reports.schema import EngineInfo
 
 
@@ -30,7 +30,7 @@ def command(
 ) -> int:
     """Fit the law of a step's time to recorded runs, for --engine simulated --law RUN."""
     from engines.simulated.calibrate import calibrate, measured_steps, pooled
-    from engines.simulated.law import LAW_FILE, Origin, save_law
+    from engines.simulated.step_time import STEP_TIMES_FILE, Origin, save_step_times
     from reports.folder import read_record, read_run
 
     engines = [read_run(folder).engine for folder in runs]
@@ -51,8 +51,8 @@ def command(
         row_buckets=tuple(config.get("graph_buckets", ())),
         max_mean_error=max_error,
     )
-    path = output or runs[0] / LAW_FILE
-    save_law(law, path)
+    path = output or runs[0] / STEP_TIMES_FILE
+    save_step_times(law, path)
     sys.stdout.write(path.read_text(encoding="utf-8") if json else describe(law))
     print(f"law in {path}", file=sys.stderr)
     return 0
@@ -74,7 +74,7 @@ def _check_alike(runs: Sequence[Path], engines: Sequence[EngineInfo]) -> None:
             raise UsageError(f"{folder}: another model or device than {runs[0]}, so its steps follow another law")
 
 
-def describe(law: StepLaw) -> str:
+def describe(law: StepTimeModel) -> str:
     """The law and how good it is, for a person."""
     decode, mixed, gap = law.decode, law.mixed, law.gap
     lines = [

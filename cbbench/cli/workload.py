@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from workloads.plan import RequestPlan
-    from workloads.texts import Texts
+    from workloads.prompt_texts import PromptTexts
 
 SHOWN_CHARACTERS = 50  # of a prompt
 
@@ -56,11 +56,11 @@ def describe(
     """Where a workload comes from, and a sample's percentiles beside its own."""
     from cbbench.experiment.description import description
     from cbbench.experiment.description_view import description_view
-    from workloads.pairs import Listed
+    from workloads.length_pairs import ListedLengths
     from workloads.spec import open_workload
 
     workload = open_workload(spec)
-    count = len(workload.pairs) if isinstance(workload.pairs, Listed) else pairs
+    count = len(workload.pairs) if isinstance(workload.pairs, ListedLengths) else pairs
     plan = workload.plan(num_requests=count, seed=seed, arrival="constant", max_model_len=max_model_len)
     described = description(workload, plan, max_model_len)
     if as_json:
@@ -116,7 +116,7 @@ def _rows(plan: RequestPlan, *, shorten: bool) -> list[dict[str, Any]]:
     return rows if plan.texts is None else [_said(plan.texts, at, shorten=shorten) | row for at, row in enumerate(rows)]
 
 
-def _said(texts: Texts, index: int, *, shorten: bool) -> dict[str, Any]:
+def _said(texts: PromptTexts, index: int, *, shorten: bool) -> dict[str, Any]:
     """What a request says, as a file has it; or in few words under one name, as a table has it."""
     content = texts.content(index)
     if not shorten:

@@ -13,11 +13,10 @@ from reports.gate import parse_all
 from reports.schema import Criteria, EngineInfo, PacingInfo, PromptsInfo, WorkloadInfo
 from reports.stages import Stages
 from workloads.arrivals import requests_to_fill
-from workloads.plan import UGAP, RequestPlan
+from workloads.plan import UGAP, RequestPlan, realised
 from workloads.rates import NS, RateSchedule, read_rate, requests_expected
 from workloads.spec import open_workload
-from workloads.statistics import realised
-from workloads.tenants import build_tenant_plan
+from workloads.tenant_plan import build_tenant_plan
 
 
 class Bench:

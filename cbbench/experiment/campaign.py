@@ -28,7 +28,7 @@ from reports.recommend import OTHER_WORK, recommend
 from reports.schema import RunFile
 from reports.sweep_schema import Point, SweepFile
 from workloads.errors import WorkloadError
-from workloads.statistics import max_over_mean
+from workloads.length_pairs import max_over_mean
 
 
 class Campaign:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from workloads.pairs import Listed, TwoLaws
-from workloads.plan import IntColumn, RequestPlan
+from workloads.columns import IntColumn
+from workloads.length_pairs import BATCHES, IndependentLengths, ListedLengths, correlation, max_over_mean, percentiles
+from workloads.plan import RequestPlan
 from workloads.presets import PRESETS
 from workloads.spec import Workload, open_workload
-from workloads.statistics import BATCHES, correlation, max_over_mean, percentiles
 
 
 def presets() -> list[dict[str, Any]]:
@@ -49,9 +49,9 @@ def own_numbers(workload: Workload) -> dict[str, Any]:
         own = preset.own
         numbers: dict[str, Any] = {"prompt_tokens": own.prompt_tokens, "output_tokens": own.output_tokens}
         return numbers | {"correlation": own.correlation, "max_over_mean": own.max_over_mean}
-    if isinstance(pairs, Listed):
+    if isinstance(pairs, ListedLengths):
         return numbers_of(pairs.prompt_tokens, pairs.output_tokens)
-    assert isinstance(pairs, TwoLaws)
+    assert isinstance(pairs, IndependentLengths)
     independent = {"pearson": 0.0, "spearman": 0.0}
     return numbers_of(pairs.prompt.grid, pairs.output.grid) | {"correlation": independent}
 

@@ -10,7 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
 
-from workloads.plan import IntColumn, RequestPlan
+from workloads.columns import IntColumn
+from workloads.plan import RequestPlan
 from workloads.spec import Workload
 
 HISTOGRAM_ROWS = 12

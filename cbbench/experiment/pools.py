@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from cbbench.config import RunConfig, UsageError
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.pair import PairConfig
-from workloads.plan import IntColumn, RequestPlan
+from workloads.columns import IntColumn
+from workloads.plan import RequestPlan
 
 
 def blocks_of_requests(plan: RequestPlan, block_size: int) -> IntColumn:

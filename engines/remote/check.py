@@ -21,7 +21,7 @@ from engines.remote.tally import Tally
 from engines.remote.traffic import Load
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
-from workloads.texts import Texts
+from workloads.prompt_texts import PromptTexts
 
 EXTENSIONS = ("ignore_eos", "min_tokens", "stream_options", "priority", "top_k")  # to the OpenAI API
 PROBE_TOKENS = (32, 96)  # two lengths show what the server adds to both
@@ -69,7 +69,7 @@ def check(
     return setup
 
 
-def _refuse_texts(config: RemoteConfig, texts: Texts) -> None:
+def _refuse_texts(config: RemoteConfig, texts: PromptTexts) -> None:
     """Raises EngineError where the API has no place for what the file says."""
     if config.prompt_form == "ids":
         raise EngineError(f"--prompt-form ids: {texts.script.path} has text, of which the server makes its own tokens")

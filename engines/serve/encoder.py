@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engines.base import EngineError
-from workloads.texts import Content, Encode
+from workloads.prompt_texts import Content, Encode
 
 
 def encoder_of(model: str, *, random_weights: bool) -> Encode | None:

@@ -1,4 +1,4 @@
-"""Calibrate: a StepLaw from the ledger of a run, or the reason why that run cannot give one.
+"""Calibrate: a StepTimeModel from the ledger of a run, or the reason why that run cannot give one.
 
 The mixed steps of one run often look alike (a full batch beside a chunk), and then nobody can tell a row's cost from a
 step's. So what mixed steps share with decode-only ones is drawn, weakly, to what those cost.
@@ -6,19 +6,19 @@ step's. So what mixed steps share with decode-only ones is drawn, weakly, to wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from engines.base import EngineError
 from engines.scheduling.ledger import StepArray
 from engines.scheduling.plan import IntArray
-from engines.simulated.fit import Fit, FloatArray, Terms, fit_linear, fit_with_knee, hold_out_error
-from engines.simulated.law import DecodeTerms, GapTerms, MixedTerms, Origin, StepLaw, StepShape
+from engines.simulated.step_time import DecodeTerms, GapTerms, HoldOut, MixedTerms, Origin, StepShape, StepTimeModel
 
 MIN_STEPS = 10  # of either regime
 MAX_MEAN_ERROR = 0.25  # on steps left out, in either regime; kernels measured alone give 0.01 to 0.06
@@ -34,6 +34,15 @@ MORE_STEPS = {  # what to do where a run has too few steps of a kind
 }
 SHORT_STEP_NS = 5e6  # below this the host's own noise may be what a CPU's step takes
 COLUMNS = ("decode_kv_positions", "prefill_kv_positions", "prefill_pairs")  # of the ledger, needed beside the counts
+
+FloatArray = NDArray[np.float64]
+Fit = Callable[[FloatArray, FloatArray], "Terms"]  # columns [steps, k] and ns [steps] -> terms
+
+FOLDS = 5  # contiguous parts of the run, each predicted from the others: neighbours in time are too alike to be fair
+KNEES_TOKENS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+TOKENS = 3  # where tokens stand among the columns of mixed steps
+PRIOR_WEIGHT = 0.2  # of one step, against a term being twice its prior or nothing
+NO_PRIOR: FloatArray = np.zeros(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +107,7 @@ def calibrate(
     overlapped: bool = False,
     row_buckets: tuple[int, ...] = (),
     max_mean_error: float = MAX_MEAN_ERROR,
-) -> StepLaw:
+) -> StepTimeModel:
     """The law of a run's steps. EngineError, with the reason, where the run cannot give a good one.
 
     origin: what is known of the run; the fit's errors, ranges and warnings are added to it.
@@ -128,7 +137,7 @@ def calibrate(
                 f"off on average, at most {max_mean_error:.0%} is accepted; {_steadier(measured, origin)}"
             )
     fitted = {regime: fit(x, y) for regime, (x, y, fit) in regimes.items()}
-    law = StepLaw(
+    law = StepTimeModel(
         calibrated=True,
         decode=_decode_terms(fitted["decode"]),
         mixed=_mixed_terms(fitted["mixed"]),
@@ -158,7 +167,7 @@ def _gap_samples(measured: MeasuredSteps) -> tuple[FloatArray, FloatArray]:
     return _columns(measured.rows[known]), gaps_ns
 
 
-def _swap_block_ns(law: StepLaw, measured: MeasuredSteps) -> float:
+def _swap_block_ns(law: StepTimeModel, measured: MeasuredSteps) -> float:
     """What steps that move KV blocks take beyond the law without moves, per block."""
     moving = [i for i, blocks in enumerate(measured.swapped_blocks.tolist()) if blocks]
     shapes = measured.shapes()
@@ -220,3 +229,63 @@ def _mixed_terms(fitted: Terms) -> MixedTerms:
 def _gap_terms(fitted: Terms) -> GapTerms:
     step, row = (_rounded(ns) for ns in fitted.ns.tolist())
     return GapTerms(step=step, row=row)
+
+
+# -- fits ----
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """Coefficients in ns of [1, rows, ...]; with a knee, of [1, rows, kv, tokens, ..., tokens beyond the knee]."""
+
+    ns: FloatArray
+    knee_tokens: int | None = None
+
+    def predict(self, x: FloatArray) -> FloatArray:
+        out: FloatArray = (x if self.knee_tokens is None else _with_knee(x, self.knee_tokens)) @ self.ns
+        return out
+
+
+def fit_linear(x: FloatArray, y: FloatArray) -> Terms:
+    return Terms(_non_negative(x, y)[0])
+
+
+def fit_with_knee(x: FloatArray, y: FloatArray, prior_ns: FloatArray) -> Terms:
+    """The knee that fits best, among a few, inside the range of tokens seen. prior_ns: for the first columns."""
+    tokens = x[:, TOKENS]
+    inside = [knee for knee in KNEES_TOKENS if tokens.min() < knee < tokens.max()] or [int(tokens.max())]
+    fits = [(_non_negative(_with_knee(x, knee), y, prior_ns), knee) for knee in inside]
+    (ns, _), knee = min(fits, key=lambda fit: fit[0][1])
+    return Terms(ns, knee)
+
+
+def _non_negative(x: FloatArray, y: FloatArray, prior_ns: FloatArray = NO_PRIOR) -> tuple[FloatArray, float]:
+    """(coefficients >= 0 with the least relative error and the right total, that error)"""
+    known = np.flatnonzero(prior_ns)
+    pull = np.zeros((len(known), x.shape[1]))
+    pull[np.arange(len(known)), known] = PRIOR_WEIGHT / prior_ns[known]
+    relative = np.vstack((x / y[:, None], pull))
+    size = np.linalg.norm(relative, axis=0)
+    size[size == 0] = 1.0
+    scaled, error = nnls(relative / size, np.concatenate((np.ones(len(y)), np.full(len(known), PRIOR_WEIGHT))))
+    ns = scaled / size
+    total = float((x @ ns).sum())
+    return ns * (float(y.sum()) / total if total else 1.0), float(error)
+
+
+def hold_out_error(x: FloatArray, y: FloatArray, fit: Fit) -> HoldOut:
+    predicted = np.zeros_like(y)
+    for part in np.array_split(np.arange(len(y)), FOLDS):
+        rest = np.setdiff1d(np.arange(len(y)), part)
+        predicted[part] = fit(x[rest], y[rest]).predict(x[part])
+    off = np.abs(predicted / y - 1)
+    return HoldOut(
+        steps=len(y),
+        mean=float(off.mean()),
+        p95=float(np.percentile(off, 95)),
+        total=float(predicted.sum() / y.sum() - 1),
+    )
+
+
+def _with_knee(x: FloatArray, knee_tokens: int) -> FloatArray:
+    return np.column_stack((x, np.maximum(x[:, TOKENS] - knee_tokens, 0)))

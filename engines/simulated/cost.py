@@ -8,7 +8,7 @@ import numpy as np
 
 from engines.loop import Clock
 from engines.scheduling.plan import IntArray, StepPlan, StepResult
-from engines.simulated.law import StepLaw, StepShape
+from engines.simulated.step_time import StepShape, StepTimeModel
 from engines.simulated.stretch import Quiet
 
 
@@ -37,7 +37,7 @@ def shape_of(plan: StepPlan) -> StepShape:
 class CostExecutor:
     """Steps run one after another, each behind the gap in which the host plans. Tokens have no values here."""
 
-    def __init__(self, law: StepLaw, clock: Clock) -> None:
+    def __init__(self, law: StepTimeModel, clock: Clock) -> None:
         self._law = law
         self._clock = clock
         self._submitted: deque[StepResult] = deque()

@@ -15,7 +15,7 @@ from engines.scheduling.handover import Transfer
 from engines.scheduling.pair import PairConfig
 from engines.simulated.cost import CostExecutor
 from engines.simulated.engine import PROMPT_IDS, make_request
-from engines.simulated.law import StepLaw
+from engines.simulated.step_time import StepTimeModel
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 from workloads.prompts import Prompts
@@ -48,7 +48,7 @@ class SimulatedPair:
     """Every run starts from idle instances at time 0. The same input gives the same record, bit for bit."""
 
     config: PairConfig
-    law: StepLaw  # of either device
+    law: StepTimeModel  # of either device
     link_bytes_per_s: float
     kv_bytes_per_token: int
     client: None = None

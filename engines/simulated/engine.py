@@ -17,7 +17,7 @@ from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Scheduler
 from engines.simulated.cost import CostExecutor
-from engines.simulated.law import StepLaw
+from engines.simulated.step_time import StepTimeModel
 from engines.simulated.stretch import advance, growth_of, quiet_steps
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
@@ -32,7 +32,7 @@ class SimulatedEngine:
     """Every run starts from an idle scheduler at time 0. The same input gives the same record, bit for bit."""
 
     config: SchedulerConfig
-    law: StepLaw
+    law: StepTimeModel
     client: None = None  # nothing stands between the plan and the scheduler
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:

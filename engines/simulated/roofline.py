@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engines.base import EngineError
-from engines.simulated.law import DecodeTerms, GapTerms, MixedTerms, Origin, StepLaw
+from engines.simulated.step_time import DecodeTerms, GapTerms, MixedTerms, Origin, StepTimeModel
 
 BANDWIDTH_SHARE = 0.8  # of the data sheet's, reached by decode kernels
 COMPUTE_SHARE = 0.6  # of the dense bf16 peak, reached by large matrix products
 MEMORY_SHARE = 0.9  # of the memory that the weights leave, for KV; --gpu-memory-utilization says another
 GAP_NS = 500_000.0  # host time between steps; engines report 0.2 to several ms
-BLOCK_TOKENS = 16  # of the block that swap_block_ns is told for; StepLaw.with_blocks_of tells others
+BLOCK_TOKENS = 16  # of the block that swap_block_ns is told for; StepTimeModel.with_blocks_of tells others
 BYTES = 2  # bf16, weights and KV
 # What pinned copies reach one way, over 16 lanes; the links' own peaks are 31.5 and 63 GB/s.
 PCIE_4_BYTES_PER_S = 25e9  # nvbandwidth on an A100: forums.developer.nvidia.com/t/352186
@@ -74,7 +74,7 @@ HARDWARE: dict[str, Hardware] = {
 }
 
 
-def roofline_law(hardware: str, model_name: str, model: ModelShape) -> StepLaw:
+def roofline_step_times(hardware: str, model_name: str, model: ModelShape) -> StepTimeModel:
     """EngineError where the hardware is unknown."""
     device = find_hardware(hardware)
     bytes_per_s, flop_per_s = device.bytes_per_s * BANDWIDTH_SHARE, device.flop_per_s * COMPUTE_SHARE
@@ -84,7 +84,7 @@ def roofline_law(hardware: str, model_name: str, model: ModelShape) -> StepLaw:
     token_ns = 1e9 * 2 * read / flop_per_s
     kv_ns = 1e9 * model.kv_elements_per_token * BYTES / bytes_per_s
     pair_ns = 1e9 * 4 * model.layers * model.heads * model.head_dim / flop_per_s  # QK and PV, a multiply and an add
-    return StepLaw(
+    return StepTimeModel(
         calibrated=False,
         decode=DecodeTerms(step=weights_ns, row=0.0, kv=kv_ns),
         mixed=MixedTerms(

@@ -13,7 +13,7 @@ from reports.render.compare import DIFFERENT_PROMPTS, DIFFERENT_WORK, rows_of
 from reports.render.modes import MODES
 from reports.render.words import MISSING, number
 from reports.schema import RunFile
-from workloads.statistics import max_over_mean
+from workloads.length_pairs import max_over_mean
 
 
 def pair_report(first: Reported, second: Reported) -> Report:

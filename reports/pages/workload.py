@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from workloads.lengths import split_outside_brackets
+from workloads.length_distributions import split_outside_brackets
 
 LONGEST = 60
 MOST_NAMES = 4

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from engines.simulated.law import LAW_FILE, save_law
+from engines.simulated.step_time import STEP_TIMES_FILE, save_step_times
 from tests.cbbench.conftest import TINY, Outcome
-from tests.engines.simulated.laws import LAW
+from tests.engines.simulated.small_runs import LAW
 
 Call = Callable[..., Outcome]
 ENGINE = ("--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b", "--num-requests", 40, "--rate", 20)
@@ -93,11 +93,23 @@ def test_what_makes_no_sense_is_one_line(cbbench: Call, settings: tuple[object, 
 
 def test_a_law_of_a_run_does_not_know_the_link(cbbench: Call) -> None:
     """Nor, if it is an old one, how many bytes go over it."""
-    run = ("run", "--engine", "simulated", "--law", LAW_FILE, "--model", "tiny", "--num-requests", 4, *LENGTHS, *PAIR)
-    save_law(LAW, Path(LAW_FILE))
+    run = (
+        "run",
+        "--engine",
+        "simulated",
+        "--law",
+        STEP_TIMES_FILE,
+        "--model",
+        "tiny",
+        "--num-requests",
+        4,
+        *LENGTHS,
+        *PAIR,
+    )
+    save_step_times(LAW, Path(STEP_TIMES_FILE))
     assert "calibrate" in cbbench(*run, "--kv-link-gb-per-s", 2, "-o", "out").error_line
     knows = msgspec.structs.replace(LAW.origin, kv_bytes_per_token=1_000_000)
-    save_law(msgspec.structs.replace(LAW, origin=knows), Path(LAW_FILE))
+    save_step_times(msgspec.structs.replace(LAW, origin=knows), Path(STEP_TIMES_FILE))
     assert "--kv-link-gb-per-s N" in cbbench(*run, "-o", "out").error_line
     assert cbbench(*run, "--kv-link-gb-per-s", 2, "-o", "out").code == 0
     (one,) = [

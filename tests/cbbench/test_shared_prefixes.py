@@ -15,7 +15,7 @@ from reports.folder import read_record, read_run
 from tests.cbbench.conftest import Outcome
 from tests.engines.serve.serving import Running, serving
 from workloads.plan import RequestPlan
-from workloads.tenants import build_tenant_plan
+from workloads.tenant_plan import build_tenant_plan
 
 Call = Callable[..., Outcome]
 BLOCK = 16

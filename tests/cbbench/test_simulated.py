@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from engines.simulated.law import LAW_FILE, save_law
+from engines.simulated.step_time import STEP_TIMES_FILE, save_step_times
 from tests.cbbench.conftest import Outcome
-from tests.engines.simulated.laws import LAW
+from tests.engines.simulated.small_runs import LAW
 
 Call = Callable[..., Outcome]
 H200 = ("run", "--engine", "simulated", "--hardware", "h200", "--model", "llama-3.1-8b", "--num-requests", 4)
-FROM_A_LAW = ("run", "--engine", "simulated", "--law", LAW_FILE, "--model", "tiny", "--num-requests", 4,
+FROM_A_LAW = ("run", "--engine", "simulated", "--law", STEP_TIMES_FILE, "--model", "tiny", "--num-requests", 4,
               "--workload", "prompt=fixed(8);output=fixed(8)")  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def test_less_memory_is_fewer_blocks(cbbench: Call) -> None:
 
 @pytest.mark.parametrize("refused", [("--on-kv-pressure", "swap"), ("--gpu-memory-utilization", "0.5")])
 def test_what_a_law_does_not_know_is_refused(cbbench: Call, refused: tuple[str, str]) -> None:
-    save_law(LAW, Path(LAW_FILE))
+    save_step_times(LAW, Path(STEP_TIMES_FILE))
     outcome = cbbench(*FROM_A_LAW, *refused, "-o", "out")
     assert outcome.code == 2, outcome.err
     assert outcome.error_line.startswith(f"error: {refused[0]}")

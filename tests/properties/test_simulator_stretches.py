@@ -11,7 +11,7 @@ from engines.scheduling.quotas import Quota
 from engines.simulated import engine as simulated
 from engines.simulated.engine import SimulatedEngine
 from tests.engines.scheduling.driving import config
-from tests.engines.simulated.laws import LAW, assert_same_record, run_step_by_step
+from tests.engines.simulated.small_runs import LAW, assert_same_record, run_step_by_step
 from workloads.pacing import Pacing
 from workloads.plan import UGAP, RequestPlan
 

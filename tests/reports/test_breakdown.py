@@ -13,7 +13,7 @@ from reports.breakdown import Breakdown, breakdown, total
 from reports.render.breakdown import breakdown_table, breakdown_view, worst_table
 from reports.worst import worst
 from tests.engines.scheduling.driving import config
-from tests.engines.simulated.laws import LAW, run_step_by_step
+from tests.engines.simulated.small_runs import LAW, run_step_by_step
 from tests.reports.factory import MS, ledger, record, row
 from tests.wire.driving import load
 from tests.wire.fake import good

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workloads.columns import IntColumn
 from workloads.pacing import Due, Pacing
-from workloads.plan import UGAP, IntColumn
+from workloads.plan import UGAP
 from workloads.rates import NS
 
 

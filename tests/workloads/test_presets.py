@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workloads.pairs import JointGrid
-from workloads.plan import IntColumn
+from workloads.columns import IntColumn
+from workloads.length_pairs import JointGrid, correlation, max_over_mean, percentiles
 from workloads.presets import PRESETS
 from workloads.spec import build_plan
-from workloads.statistics import correlation, max_over_mean, percentiles
 
 EMPIRICAL = ("azure-code", "azure-conv", "sharegpt")
 

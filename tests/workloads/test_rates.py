@@ -8,8 +8,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from workloads.arrivals import unit_arrivals
+from workloads.columns import IntColumn
 from workloads.pacing import Pacing
-from workloads.plan import UGAP, IntColumn
+from workloads.plan import UGAP
 from workloads.rates import NS, RateSchedule, Stage, read_rate
 
 RATES = st.one_of(st.just(0.0), st.floats(0.01, 500))

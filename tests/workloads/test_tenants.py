@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workloads.errors import WorkloadError
-from workloads.plan import RequestPlan
+from workloads.plan import RequestPlan, realised
 from workloads.spec import Misfit, build_plan
-from workloads.statistics import realised
-from workloads.tenants import EXAMPLE, Burst, Tenant, build_tenant_plan, parse_tenants
+from workloads.tenant_plan import build_tenant_plan
+from workloads.tenants import EXAMPLE, Burst, Tenant, parse_tenants
 
 LAWS = "(prompt=0.7*uniform(16,512)+0.3*fixed(64);output=lognormal(median=60,sigma=0.5))"
 

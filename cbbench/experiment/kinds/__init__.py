@@ -14,7 +14,7 @@ from cbbench.experiment.kinds.simulated import Simulated
 from engines.base import Engine
 from reports.schema import EngineInfo
 from workloads.plan import RequestPlan
-from workloads.texts import Encode
+from workloads.prompt_texts import Encode
 
 
 class Kind(Protocol):

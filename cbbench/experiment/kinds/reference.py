@@ -15,7 +15,7 @@ from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import Sampling
 from reports.schema import EngineInfo
 from workloads.plan import RequestPlan
-from workloads.texts import Encode
+from workloads.prompt_texts import Encode
 
 if TYPE_CHECKING:
     from engines.reference.model.weights import LoadedModel

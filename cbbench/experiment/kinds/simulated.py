@@ -12,10 +12,10 @@ from cbbench.experiment.pools import blocks_for_every_seat, refuse_what_never_fi
 from engines.base import Engine
 from reports.schema import EngineInfo
 from workloads.plan import RequestPlan
-from workloads.texts import Encode
+from workloads.prompt_texts import Encode
 
 if TYPE_CHECKING:
-    from engines.simulated.law import StepLaw
+    from engines.simulated.step_time import StepTimeModel
 
 
 class Simulated:
@@ -23,11 +23,11 @@ class Simulated:
         self._base = base
 
     @cached_property
-    def law(self) -> StepLaw:
-        from engines.simulated.choose import choose_law
+    def law(self) -> StepTimeModel:
+        from engines.simulated.selection import select_step_times
 
         base = self._base
-        return choose_law(Path(base.law) if base.law else None, base.hardware, base.model)
+        return select_step_times(Path(base.law) if base.law else None, base.hardware, base.model)
 
     def encode(self) -> Encode | None:
         """By the tokenizer of the model that the law is of."""
@@ -36,7 +36,7 @@ class Simulated:
         return encoder_of(self.law.origin.model or self._base.model, random_weights=False)
 
     def context_tokens(self, config: RunConfig) -> int:
-        from engines.simulated.choose import default_context_tokens
+        from engines.simulated.selection import default_context_tokens
 
         known = default_context_tokens(self.law, config.model)
         if config.max_model_len and config.max_model_len > known:
@@ -44,9 +44,9 @@ class Simulated:
         return config.max_model_len or known
 
     def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
-        from engines.simulated.choose import default_kv_blocks, kv_link_bytes_per_s, refuse_free_swaps, refuse_unread
         from engines.simulated.disaggregated import SimulatedPair
         from engines.simulated.engine import SimulatedEngine
+        from engines.simulated.selection import default_kv_blocks, kv_link_bytes_per_s, refuse_free_swaps, refuse_unread
 
         refuse_unread(plan, prefix_caching=config.prefix_caching)
         if config.on_kv_pressure == "swap":

@@ -11,11 +11,11 @@ import pytest
 from engines.base import EngineError
 from engines.scheduling.ledger import LEDGER
 from engines.simulated.calibrate import COLUMNS, MeasuredSteps, calibrate, measured_steps
-from engines.simulated.law import DecodeTerms, Origin, StepLaw, StepShape
-from tests.engines.simulated.laws import LAW
+from engines.simulated.step_time import DecodeTerms, Origin, StepShape, StepTimeModel
+from tests.engines.simulated.small_runs import LAW
 
 
-def _steps(n: int, law: StepLaw, *, noise: float = 0.0, seed: int = 0, swapping: float = 0.0) -> MeasuredSteps:
+def _steps(n: int, law: StepTimeModel, *, noise: float = 0.0, seed: int = 0, swapping: float = 0.0) -> MeasuredSteps:
     """Steps of random shapes, half of them decode-only, with the durations that `law` gives them, disturbed."""
     rng = np.random.default_rng(seed)
     decode = np.arange(n) % 2 == 0
@@ -36,7 +36,7 @@ def _steps(n: int, law: StepLaw, *, noise: float = 0.0, seed: int = 0, swapping:
     )  # fmt: skip
 
 
-def _errors(law: StepLaw, truth: StepLaw, seed: int) -> tuple[float, float]:
+def _errors(law: StepTimeModel, truth: StepTimeModel, seed: int) -> tuple[float, float]:
     """Mean relative error of `law` on fresh steps of the `truth`: (decode-only, mixed)."""
     fresh = _steps(400, truth, seed=seed)
     predicted = np.array([law.duration_ns(shape) for shape in fresh.shapes()])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from engines.loop import VirtualClock
 from engines.scheduling.plan import StepPlan
 from engines.simulated.cost import CostExecutor, shape_of
-from engines.simulated.law import StepShape
+from engines.simulated.step_time import StepShape
 from tests.engines.scheduling.driving import Driven, req
-from tests.engines.simulated.laws import LAW
+from tests.engines.simulated.small_runs import LAW
 
 
 def _shapes(driven: Driven, steps: int) -> list[StepShape]:

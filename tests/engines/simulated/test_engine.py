@@ -14,7 +14,7 @@ from engines.base import RunRecord, SilentObserver
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.ledger import check_identities
 from engines.simulated.engine import SimulatedEngine
-from tests.engines.simulated.laws import LAW, assert_same_record, run_step_by_step
+from tests.engines.simulated.small_runs import LAW, assert_same_record, run_step_by_step
 from workloads.pacing import Pacing
 from workloads.plan import UGAP, RequestPlan
 

@@ -12,8 +12,8 @@ from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.plan import StepPlan, StepResult
 from engines.simulated.calibrate import measured_steps
 from engines.simulated.cost import CostExecutor, shape_of
-from engines.simulated.law import StepShape
-from tests.engines.simulated.laws import LAW, run_step_by_step
+from engines.simulated.step_time import StepShape
+from tests.engines.simulated.small_runs import LAW, run_step_by_step
 from workloads.plan import RequestPlan
 
 CONFIG = SchedulerConfig(

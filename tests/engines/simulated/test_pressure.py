@@ -7,7 +7,7 @@ from functools import cache
 from engines.base import SilentObserver
 from engines.scheduling.config import SchedulerConfig
 from engines.simulated.engine import SimulatedEngine
-from tests.engines.simulated.laws import LAW
+from tests.engines.simulated.small_runs import LAW
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 

@@ -11,7 +11,6 @@ from engines.base import RunRecord, SilentObserver
 from engines.loop import VirtualClock, run_loop
 from engines.scheduling.config import SchedulerConfig
 from engines.simulated.engine import make_request
-from tests.engines.simulated.laws import assert_same_record
 from tests.engines.simulated.replaying import (
     JitterExecutor,
     PlanLog,
@@ -20,6 +19,7 @@ from tests.engines.simulated.replaying import (
     RecordedSource,
     replay,
 )
+from tests.engines.simulated.small_runs import assert_same_record
 from workloads.pacing import Pacing
 from workloads.plan import UGAP, RequestPlan
 from workloads.source import PlanSource

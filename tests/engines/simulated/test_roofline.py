@@ -6,14 +6,14 @@ import pytest
 
 from engines.base import EngineError
 from engines.reference.model.config import SHAPES
-from engines.simulated.law import StepShape
-from engines.simulated.roofline import HARDWARE, kv_blocks_in_memory, roofline_law
+from engines.simulated.roofline import HARDWARE, kv_blocks_in_memory, roofline_step_times
+from engines.simulated.step_time import StepShape
 
 LLAMA = SHAPES["llama-3.1-8b"]
 
 
 def test_reading_the_weights_is_what_a_small_batch_costs() -> None:
-    law = roofline_law("h100", "llama-3.1-8b", LLAMA)
+    law = roofline_step_times("h100", "llama-3.1-8b", LLAMA)
     assert not law.calibrated
     assert law.label == "UNCALIBRATED: roofline of llama-3.1-8b on h100"
     one_row = law.duration_ns(StepShape(1, 1, 1, 0, 0))
@@ -23,7 +23,7 @@ def test_reading_the_weights_is_what_a_small_batch_costs() -> None:
 
 
 def test_a_chunk_is_free_up_to_the_knee_and_costs_its_flops_beyond() -> None:
-    law = roofline_law("h100", "llama-3.1-8b", LLAMA)
+    law = roofline_step_times("h100", "llama-3.1-8b", LLAMA)
     knee = law.mixed.knee_tokens
     assert 100 < knee < 300
     below, at, beyond = (law.duration_ns(StepShape(tokens, 1, 0, 0, 0)) for tokens in (2, knee, knee + 1000))
@@ -35,19 +35,19 @@ def test_faster_hardware_is_never_slower() -> None:
     shapes = [StepShape(8, 8, 4000, 0, 0), StepShape(2048, 9, 4000, 512, 2048 * 1024)]
     for slow, fast in (("l4", "l40s"), ("a100", "h100"), ("h100", "h200")):
         for shape in shapes:
-            slow_ns, fast_ns = (roofline_law(name, "", LLAMA).duration_ns(shape) for name in (slow, fast))
+            slow_ns, fast_ns = (roofline_step_times(name, "", LLAMA).duration_ns(shape) for name in (slow, fast))
             assert slow_ns >= fast_ns
 
 
 def test_swapping_a_block_takes_its_bytes_over_the_link() -> None:
     """2 MiB of an 8B model's KV: 42 us over PCIe 5, twice that over PCIe 4, half of that for blocks of 8 tokens."""
-    newer, older = (roofline_law(name, "", LLAMA) for name in ("h200", "a100"))
+    newer, older = (roofline_step_times(name, "", LLAMA) for name in ("h200", "a100"))
     stays, moves = (StepShape(4, 4, 4000, 0, 0, swapped_blocks=blocks) for blocks in (0, 100))
     took_ns = newer.duration_ns(moves) - newer.duration_ns(stays)
     assert took_ns == pytest.approx(100 * 16 * 131_072 / 50e9 * 1e9, abs=1)
     assert older.swap_block_ns == 2 * newer.swap_block_ns
     assert newer.with_blocks_of(8).swap_block_ns == newer.swap_block_ns / 2
-    assert all(roofline_law(name, "", LLAMA).knows_swaps for name in HARDWARE)
+    assert all(roofline_step_times(name, "", LLAMA).knows_swaps for name in HARDWARE)
 
 
 def test_kv_blocks_fill_the_memory_beside_the_weights() -> None:
@@ -60,7 +60,7 @@ def test_kv_blocks_fill_the_memory_beside_the_weights() -> None:
 
 def test_unknown_hardware_is_refused_with_the_choices() -> None:
     with pytest.raises(EngineError, match=", ".join(HARDWARE)):
-        roofline_law("tpu", "llama-3.1-8b", LLAMA)
+        roofline_step_times("tpu", "llama-3.1-8b", LLAMA)
 
 
 def _fields() -> dict[str, object]:

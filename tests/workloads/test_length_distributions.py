@@ -4,28 +4,28 @@ import numpy as np
 import pytest
 
 from workloads.errors import WorkloadError
-from workloads.lengths import parse_law
-from workloads.quantiles import CELLS
-from workloads.statistics import max_over_mean
+from workloads.length_distributions import parse_distribution
+from workloads.length_pairs import max_over_mean
+from workloads.sampling import CELLS
 
 
 def mean(text: str) -> float:
-    return float(parse_law(text).grid.mean())
+    return float(parse_distribution(text).grid.mean())
 
 
 def cv(text: str) -> float:
-    grid = parse_law(text).grid
+    grid = parse_distribution(text).grid
     return float(grid.std() / grid.mean())
 
 
 def test_fixed() -> None:
-    law = parse_law("fixed(64)")
+    law = parse_distribution("fixed(64)")
     assert law.fixed
     assert set(law.grid.tolist()) == {64}
 
 
 def test_uniform_takes_both_ends_and_every_length_equally() -> None:
-    lengths, counts = np.unique(parse_law("uniform(16,47)").grid, return_counts=True)
+    lengths, counts = np.unique(parse_distribution("uniform(16,47)").grid, return_counts=True)
     assert lengths.tolist() == list(range(16, 48))
     assert set(counts.tolist()) == {CELLS // 32}
 
@@ -56,27 +56,30 @@ def test_mean_and_variation(text: str, want_mean: float, want_cv: float) -> None
     "name", ["exponential(mean=200,max=300)", "lognormal(150,1,max=300)", "gamma(200,1.5,max=300)"]
 )
 def test_max_redraws_and_leaves_no_lump(name: str) -> None:
-    grid = parse_law(name).grid
+    grid = parse_distribution(name).grid
     assert grid.max() == 300
     lump, below = np.count_nonzero(grid == 300), np.count_nonzero(grid == 299)
     assert lump < 1.5 * below + 10
 
 
 def test_min_and_max_condition_the_law() -> None:
-    whole, cut = parse_law("exponential(mean=200)").grid, parse_law("exponential(mean=200,min=50,max=400)").grid
+    whole, cut = (
+        parse_distribution("exponential(mean=200)").grid,
+        parse_distribution("exponential(mean=200,min=50,max=400)").grid,
+    )
     kept = whole[(whole >= 50) & (whole <= 400)]
     assert (cut.min(), cut.max()) == (50, 400)
     assert np.quantile(cut, [0.1, 0.5, 0.9]) == pytest.approx(np.quantile(kept, [0.1, 0.5, 0.9]), abs=1)
 
 
 def test_what_rounds_below_one_token_becomes_one() -> None:
-    grid = parse_law("exponential(mean=4)").grid
+    grid = parse_distribution("exponential(mean=4)").grid
     assert grid.min() == 1
     assert np.count_nonzero(grid == 1) / CELLS == pytest.approx(1 - np.exp(-1.5 / 4), abs=1e-3)
 
 
 def test_an_atom_in_a_mixture_stays_an_atom() -> None:
-    grid = parse_law("0.9*lognormal(median=100,sigma=0.5,max=1000)+0.1*fixed(4096)").grid
+    grid = parse_distribution("0.9*lognormal(median=100,sigma=0.5,max=1000)+0.1*fixed(4096)").grid
     assert np.count_nonzero(grid == 4096) / CELLS == pytest.approx(0.1, abs=1e-4)
     assert np.all(np.diff(grid) >= 0)
 
@@ -92,7 +95,7 @@ def test_an_atom_in_a_mixture_stays_an_atom() -> None:
     ],
 )
 def test_longest_of_a_batch(text: str, b8: float, b32: float) -> None:
-    grid = parse_law(text).grid
+    grid = parse_distribution(text).grid
     assert max_over_mean(grid, 8) == pytest.approx(b8, rel=0.005)
     assert max_over_mean(grid, 32) == pytest.approx(b32, rel=0.005)
 
@@ -129,6 +132,6 @@ def test_longest_of_a_batch(text: str, b8: float, b32: float) -> None:
 )
 def test_bad_laws_are_one_clear_line(text: str, says: str) -> None:
     with pytest.raises(WorkloadError) as caught:
-        parse_law(text)
+        parse_distribution(text)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)

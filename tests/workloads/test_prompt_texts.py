@@ -12,10 +12,10 @@ import pytest
 
 from workloads.errors import WorkloadError
 from workloads.plan import RequestPlan
+from workloads.prompt_texts import BYTES_PER_TOKEN, DEFAULT_OUTPUT_TOKENS, Content, PromptTexts, guessed_tokens
 from workloads.prompts import Prompts
 from workloads.spec import build_plan, open_workload, suggestions
-from workloads.tenants import build_tenant_plan
-from workloads.texts import BYTES_PER_TOKEN, DEFAULT_OUTPUT_TOKENS, Content, Texts, guessed_tokens
+from workloads.tenant_plan import build_tenant_plan
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
 
@@ -30,7 +30,7 @@ def plan_of(spec: str, n: int, **more: Any) -> RequestPlan:
     return build_plan(spec, num_requests=n, **({"seed": 0, "arrival": "poisson", "max_model_len": None} | more))
 
 
-def texts_of(plan: RequestPlan) -> Texts:
+def texts_of(plan: RequestPlan) -> PromptTexts:
     assert plan.texts is not None
     return plan.texts
 

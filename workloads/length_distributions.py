@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workloads.columns import IntColumn
 from workloads.errors import WorkloadError
-from workloads.plan import IntColumn
-from workloads.quantiles import CELLS, FloatColumn, RawDraws, cell_of, exp, gamma, normal, resample, whole
+from workloads.sampling import CELLS, FloatColumn, RawDraws, cell_of, exp, gamma, normal, resample, whole
 
 MAX_TOKENS = 2**31 - 1
 _MIN_KEPT = 0.01  # a law that keeps less than this share within [min, max] is surely a slip
@@ -31,7 +31,7 @@ Numbers = dict[str, float]
 
 
 @dataclass(frozen=True, eq=False)
-class Law:
+class LengthDistribution:
     """A law of token counts. grid: sorted int64[CELLS], the counts at evenly spaced probabilities."""
 
     text: str
@@ -46,12 +46,12 @@ class Law:
         return self.grid[cell_of(raw)]
 
 
-def parse_law(text: str) -> Law:
+def parse_distribution(text: str) -> LengthDistribution:
     """The law that `text` describes. Raises WorkloadError."""
     terms = [_parse_term(term) for term in split_outside_brackets(text, "+")]
     if len(terms) == 1:
-        return Law(text.strip(), terms[0][1])
-    return Law(text.strip(), _mix(terms))
+        return LengthDistribution(text.strip(), terms[0][1])
+    return LengthDistribution(text.strip(), _mix(terms))
 
 
 def split_outside_brackets(text: str, separator: str) -> list[str]:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from workloads.columns import IntColumn
 from workloads.errors import WorkloadError
-from workloads.lengths import Law
-from workloads.plan import IntColumn
-from workloads.quantiles import RawDraws, cell_of
+from workloads.length_distributions import LengthDistribution
+from workloads.sampling import RawDraws, cell_of, stream
 
+PERCENTS = (1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9)
+BATCHES = (8, 32)
 _LENGTHS_STREAM = 1  # see stream()
 _ORDER_STREAM = 4
 _MIN_FITTING = 0.01  # share of the drawn pairs that must fit the context
@@ -19,11 +21,11 @@ _TRIAL = 65_536  # pairs drawn before that share is judged
 
 
 @dataclass(frozen=True, eq=False)
-class TwoLaws:
+class IndependentLengths:
     """Prompt and output drawn independently."""
 
-    prompt: Law
-    output: Law
+    prompt: LengthDistribution
+    output: LengthDistribution
 
     def draw(self, raw: RawDraws) -> tuple[IntColumn, IntColumn]:
         """(prompt_tokens, output_tokens), each int64[k], from raw draws uint64[k, 2]."""
@@ -51,7 +53,7 @@ class JointGrid:
 
 
 @dataclass(frozen=True, eq=False)
-class Listed:
+class ListedLengths:
     """Rows that are taken as they are, in order, from the top again when more are asked for. Never altered.
 
     lines: int64[rows], which line of a file each was; None where there is none
@@ -80,22 +82,19 @@ class Listed:
         return np.concatenate(rounds)[:count]
 
     @staticmethod
-    def of(prompt_tokens: list[int], output_tokens: list[int]) -> Listed:
+    def of(prompt_tokens: list[int], output_tokens: list[int]) -> ListedLengths:
         zeros = np.zeros(len(prompt_tokens), dtype=np.int64)
-        return Listed(np.array(prompt_tokens, dtype=np.int64), np.array(output_tokens, dtype=np.int64), zeros, zeros)
+        return ListedLengths(
+            np.array(prompt_tokens, dtype=np.int64), np.array(output_tokens, dtype=np.int64), zeros, zeros
+        )
 
 
-RandomPairs = TwoLaws | JointGrid
-Pairs = RandomPairs | Listed
-
-
-def stream(seed: int, key: int) -> np.random.PCG64:
-    """An independent bit stream for each (seed, key), so that new lengths leave the arrivals alone and vice versa."""
-    return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(key,)))
+DrawnLengths = IndependentLengths | JointGrid
+LengthPairs = DrawnLengths | ListedLengths
 
 
 def draw_fitting(
-    pairs: RandomPairs, count: int, seed: int, max_model_len: int | None, name: str
+    pairs: DrawnLengths, count: int, seed: int, max_model_len: int | None, name: str
 ) -> tuple[IntColumn, IntColumn, float]:
     """(prompt_tokens, output_tokens, share of the pairs that were drawn again because they pass the context).
 
@@ -124,7 +123,7 @@ def draw_fitting(
 
 
 def check_fits(
-    listed: Listed, prompt_tokens: IntColumn, rows: NDArray[np.intp], max_model_len: int | None, name: str
+    listed: ListedLengths, prompt_tokens: IntColumn, rows: NDArray[np.intp], max_model_len: int | None, name: str
 ) -> None:
     """Raises WorkloadError where a request that must not be altered passes the context. prompt_tokens: by request."""
     if max_model_len is None:
@@ -140,3 +139,44 @@ def check_fits(
             f"request {misfits[0]}{line} with {tokens}; "
             "use a larger --max-model-len, or --misfit reject to run and reject them"
         )
+
+
+# Numbers that describe lengths
+
+
+def percentiles(tokens: IntColumn) -> dict[str, float]:
+    """mean, p1 ... p99.9 (linear interpolation) and max."""
+    values = np.percentile(tokens, PERCENTS).tolist()
+    named = {f"p{percent:g}": value for percent, value in zip(PERCENTS, values, strict=True)}
+    return {"mean": float(tokens.mean())} | named | {"max": float(tokens.max())}
+
+
+def max_over_mean(tokens: IntColumn, batch: int) -> float:
+    """E[max of `batch` independent draws] / mean, from a sample.
+
+    With a saturated queue and a constant step time it is what continuous batching gains over static batching of that
+    size: a static batch lasts as long as its longest output. E[max] = Σ x_(i) ((i/n)^B - ((i-1)/n)^B), sorted x.
+    """
+    powers = (np.arange(len(tokens) + 1) / len(tokens)) ** batch
+    return float((np.sort(tokens) * np.diff(powers)).sum() / tokens.mean())
+
+
+def correlation(prompt_tokens: IntColumn, output_tokens: IntColumn) -> dict[str, float | None]:
+    """Pearson's and Spearman's coefficients; None where one side does not vary."""
+    return {
+        "pearson": _pearson(prompt_tokens.astype(np.float64), output_tokens.astype(np.float64)),
+        "spearman": _pearson(_ranks(prompt_tokens), _ranks(output_tokens)),
+    }
+
+
+def _pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float | None:
+    x, y = x - x.mean(), y - y.mean()
+    scale = float(np.sqrt((x * x).sum() * (y * y).sum()))
+    return float((x * y).sum()) / scale if scale else None
+
+
+def _ranks(values: IntColumn) -> NDArray[np.float64]:
+    """Ranks from 1; equal values share the mean of theirs."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[which.reshape(-1)])

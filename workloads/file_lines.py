@@ -12,9 +12,9 @@ from typing import IO, Any, NoReturn
 
 import numpy as np
 
+from workloads.columns import IntColumn
 from workloads.errors import WorkloadError
-from workloads.lengths import MAX_TOKENS
-from workloads.plan import IntColumn
+from workloads.length_distributions import MAX_TOKENS
 
 SUFFIXES = (".csv", ".jsonl", ".csv.gz", ".jsonl.gz")
 Row = tuple[int, dict[str, Any]]  # its line, from 1, and what is in it

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from workloads.plan import RequestPlan
-from workloads.statistics import correlation, max_over_mean, percentiles, realised
+from workloads.length_pairs import correlation, max_over_mean, percentiles
+from workloads.plan import RequestPlan, realised
 
 
 def test_realised() -> None:

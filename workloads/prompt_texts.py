@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.rows import refuse
+from workloads.file_lines import refuse
 
 Messages = tuple[dict[str, Any], ...]
 Content = str | Messages
@@ -29,7 +29,7 @@ DEFAULT_OUTPUT_TOKENS = 256  # of a line that asks for none
 
 
 @dataclass(frozen=True, eq=False)
-class Script:
+class PromptFile:
     """The prompts of a file, one per line. lines: int64[n], which line of it each was."""
 
     path: str
@@ -54,7 +54,7 @@ class Script:
 
 
 @dataclass(frozen=True, eq=False)
-class Texts:
+class PromptTexts:
     """What the requests of a plan say.
 
     which       int64[n]: the row of the script that request i asks
@@ -62,18 +62,18 @@ class Texts:
     ids         the tokens of a row, where a tokenizer counted them
     """
 
-    script: Script
+    script: PromptFile
     which: NDArray[np.int64]
     counted_by: CountedBy
     ids: dict[int, NDArray[np.int32]] | None = None
 
     @staticmethod
-    def of(script: Script, rows: NDArray[np.intp], counted_by: CountedBy, encode: Encode | None) -> Texts:
+    def of(script: PromptFile, rows: NDArray[np.intp], counted_by: CountedBy, encode: Encode | None) -> PromptTexts:
         """Of these rows of a script, one for each request. Raises WorkloadError where `encode` refuses one of them."""
         which = rows.astype(np.int64)
         if encode is None:
-            return Texts(script, which, counted_by)
-        return Texts(script, which, "tokenizer", script.encoded(np.unique(which).tolist(), encode))
+            return PromptTexts(script, which, counted_by)
+        return PromptTexts(script, which, "tokenizer", script.encoded(np.unique(which).tolist(), encode))
 
     @property
     def lengths(self) -> NDArray[np.int64] | None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from workloads import quantiles
-from workloads.quantiles import CELLS, cell_of, exp, midpoints, resample, whole
+from workloads import sampling
+from workloads.sampling import CELLS, cell_of, exp, midpoints, resample, whole
 
 
 def test_exp_is_exact_to_a_few_units_in_the_last_place() -> None:
@@ -20,13 +20,13 @@ def test_exp_is_cut_off_rather_than_overflowing() -> None:
 
 
 def test_normal_quantiles() -> None:
-    assert np.max(np.abs(quantiles.normal() - stats.norm.ppf(midpoints()))) < 1e-7
+    assert np.max(np.abs(sampling.normal() - stats.norm.ppf(midpoints()))) < 1e-7
 
 
 @pytest.mark.parametrize("cv", [0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0])
 def test_gamma_quantiles(cv: float) -> None:
     shape = 1 / cv**2
-    ours, theirs = quantiles.gamma(cv), stats.gamma.ppf(midpoints(), shape, scale=1 / shape)
+    ours, theirs = sampling.gamma(cv), stats.gamma.ppf(midpoints(), shape, scale=1 / shape)
     large = theirs > 1e-6  # far below a millionth of the mean nothing depends on the value
     assert np.max(np.abs(ours[large] / theirs[large] - 1)) < 2e-3
     assert np.max(np.abs(ours - theirs)) < 1e-3 * theirs.max()
@@ -35,7 +35,7 @@ def test_gamma_quantiles(cv: float) -> None:
 
 
 def test_exponential_quantiles_are_the_logarithm() -> None:
-    assert np.max(np.abs(quantiles.gamma(1.0) + np.log1p(-midpoints()))) < 1e-5
+    assert np.max(np.abs(sampling.gamma(1.0) + np.log1p(-midpoints()))) < 1e-5
 
 
 def test_cells_are_the_top_bits() -> None:

@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 
 from workloads.arrivals import TraceGaps
+from workloads.columns import IntColumn
 from workloads.errors import WorkloadError
-from workloads.pairs import Listed
-from workloads.plan import IntColumn
-from workloads.rows import Row, SharedColumns, column, count, is_json, refuse, rows_of
-from workloads.texts import DEFAULT_OUTPUT_TOKENS, Content, CountedBy, Script, content_of, guessed_tokens
+from workloads.file_lines import Row, SharedColumns, column, count, is_json, refuse, rows_of
+from workloads.length_pairs import ListedLengths
+from workloads.prompt_texts import DEFAULT_OUTPUT_TOKENS, Content, CountedBy, PromptFile, content_of, guessed_tokens
 
 _PROMPT = ("prompt_tokens", "ContextTokens", "input_length", "num_prefill_tokens")
 _OUTPUT = ("output_tokens", "GeneratedTokens", "output_length", "num_decode_tokens")
@@ -33,7 +33,7 @@ _OUTPUT_OF_PROMPTS = ("output_tokens", "max_tokens", "max_completion_tokens", "o
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class WorkloadFile:
     """The rows of a file. arrivals_us: int64[rows], None where the file has no arrival column.
 
     script      what the rows say; None where they have lengths alone
@@ -41,9 +41,9 @@ class Trace:
     defaulted   rows that ask for no number of output tokens, and get DEFAULT_OUTPUT_TOKENS
     """
 
-    listed: Listed
+    listed: ListedLengths
     arrivals_us: IntColumn | None
-    script: Script | None = None
+    script: PromptFile | None = None
     counted_by: CountedBy = "file"
     defaulted: int = 0
 
@@ -57,7 +57,7 @@ class Trace:
         return TraceGaps(gaps, intervals * 1e6 / span_us if span_us else 0.0, random_start=False)
 
 
-def read_trace(path: Path) -> Trace:
+def read_workload_file(path: Path) -> WorkloadFile:
     """All rows of the file. Raises WorkloadError, with the line number where a row is bad."""
     rows = rows_of(path, (_PROMPT, _OUTPUT))
     first = next(rows, None)
@@ -74,7 +74,7 @@ def _few_of(row: dict[str, object]) -> str:
     return ", ".join(str(name)[:40] for name in list(row)[:6]) or "nothing"
 
 
-def _lengths(path: Path, rows: Iterator[Row]) -> Trace:
+def _lengths(path: Path, rows: Iterator[Row]) -> WorkloadFile:
     prompts: list[int] = []
     outputs: list[int] = []
     lines: list[int] = []
@@ -87,10 +87,10 @@ def _lengths(path: Path, rows: Iterator[Row]) -> Trace:
         outputs.append(count(path, line, row, output_column, 1))
         lines.append(line)
         shared.take(line, row)
-    return Trace(_listed(prompts, outputs, lines, shared), shared.arrivals_us)
+    return WorkloadFile(_listed(prompts, outputs, lines, shared), shared.arrivals_us)
 
 
-def _prompts(path: Path, rows: Iterator[Row]) -> Trace:
+def _prompts(path: Path, rows: Iterator[Row]) -> WorkloadFile:
     contents: list[Content] = []
     prompts: list[int] = []
     outputs: list[int] = []
@@ -109,10 +109,10 @@ def _prompts(path: Path, rows: Iterator[Row]) -> Trace:
     if not counted:
         prompts = [guessed_tokens(one) for one in contents]
     listed = _listed(prompts, outputs, lines, shared)
-    script = Script(str(path), tuple(contents), column(lines))
-    return Trace(listed, shared.arrivals_us, script, "file" if counted else "server", defaulted)
+    script = PromptFile(str(path), tuple(contents), column(lines))
+    return WorkloadFile(listed, shared.arrivals_us, script, "file" if counted else "server", defaulted)
 
 
-def _listed(prompts: list[int], outputs: list[int], lines: list[int], shared: SharedColumns) -> Listed:
+def _listed(prompts: list[int], outputs: list[int], lines: list[int], shared: SharedColumns) -> ListedLengths:
     tenant, priority, tenants = shared.tenant, shared.priority, shared.tenants
-    return Listed(column(prompts), column(outputs), tenant, priority, tenants=tenants, lines=column(lines))
+    return ListedLengths(column(prompts), column(outputs), tenant, priority, tenants=tenants, lines=column(lines))

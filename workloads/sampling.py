@@ -15,13 +15,17 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.plan import IntColumn
+from workloads.columns import FloatColumn, IntColumn
 
-FloatColumn = NDArray[np.float64]
 RawDraws = NDArray[np.uint64]
 
 CELLS = 65_536
 _KNOTS = 131_072  # of the densities integrated here
+
+
+def stream(seed: int, key: int) -> np.random.PCG64:
+    """An independent bit stream for each (seed, key), so that new lengths leave the arrivals alone and vice versa."""
+    return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(key,)))
 
 
 def cell_of(raw: RawDraws, cells: int = CELLS) -> NDArray[np.int64]:

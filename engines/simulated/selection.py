@@ -6,26 +6,26 @@ from pathlib import Path
 
 from engines.base import EngineError
 from engines.reference.model.config import SHAPES, ModelConfig  # a shape is numbers: no torch comes with it
-from engines.simulated.law import StepLaw, load_law
-from engines.simulated.roofline import HARDWARE, MEMORY_SHARE, find_hardware, kv_blocks_in_memory, roofline_law
+from engines.simulated.roofline import HARDWARE, MEMORY_SHARE, find_hardware, kv_blocks_in_memory, roofline_step_times
+from engines.simulated.step_time import StepTimeModel, load_step_times
 from workloads.plan import RequestPlan
 
 
-def choose_law(law: Path | None, hardware: str | None, model: str) -> StepLaw:
+def select_step_times(law: Path | None, hardware: str | None, model: str) -> StepTimeModel:
     """The law of a file or a run's folder, or the uncalibrated one of `model` on `hardware`. EngineError."""
     if law is not None and hardware is not None:
         raise EngineError("--law and --hardware: a law is either measured or a roofline; give one of them")
     if law is not None:
-        return load_law(law)
+        return load_step_times(law)
     if hardware is None:
         raise EngineError(
             "--engine simulated needs --law RUN (after `cbbench calibrate RUN`) or, uncalibrated, --hardware "
             f"{'|'.join(HARDWARE)}"
         )
-    return roofline_law(hardware, model, _shape(model))
+    return roofline_step_times(hardware, model, _shape(model))
 
 
-def refuse_free_swaps(law: StepLaw) -> None:
+def refuse_free_swaps(law: StepTimeModel) -> None:
     """EngineError where the law cannot say what swapping costs: for nothing, it would win every comparison."""
     if not law.knows_swaps:
         raise EngineError(
@@ -47,7 +47,7 @@ def refuse_unread(plan: RequestPlan, *, prefix_caching: bool) -> None:
         raise EngineError(f"--prefix-caching: {nobody} what the prompts of {path} share")
 
 
-def kv_link_bytes_per_s(law: StepLaw, hardware: str | None, gb_per_s: float | None) -> float:
+def kv_link_bytes_per_s(law: StepTimeModel, hardware: str | None, gb_per_s: float | None) -> float:
     """Of the link between two instances. EngineError where neither a person nor the hardware says."""
     if law.origin.kv_bytes_per_token is None:
         raise EngineError(
@@ -62,13 +62,13 @@ def kv_link_bytes_per_s(law: StepLaw, hardware: str | None, gb_per_s: float | No
     return find_hardware(hardware).link_bytes_per_s
 
 
-def default_context_tokens(law: StepLaw, model: str) -> int:
+def default_context_tokens(law: StepTimeModel, model: str) -> int:
     """The run's that the law was fitted to, else the model's."""
     return law.origin.max_model_len or _shape(model).max_position
 
 
 def default_kv_blocks(
-    law: StepLaw, hardware: str | None, model: str, block_size: int, memory_share: float | None = None
+    law: StepTimeModel, hardware: str | None, model: str, block_size: int, memory_share: float | None = None
 ) -> int | None:
     """The pool's size where the law or the hardware tells it; None: nobody knows, so memory is no limit.
 

@@ -10,15 +10,17 @@ import msgspec
 import pytest
 
 from engines.base import EngineError
-from engines.simulated.choose import choose_law, default_context_tokens, default_kv_blocks, refuse_free_swaps
-from engines.simulated.law import LAW_FILE, save_law
-from tests.engines.simulated.laws import LAW
+from engines.simulated.selection import default_context_tokens, default_kv_blocks, refuse_free_swaps, select_step_times
+from engines.simulated.step_time import STEP_TIMES_FILE, save_step_times
+from tests.engines.simulated.small_runs import LAW
 
 
 def test_a_law_comes_from_a_file_a_run_or_a_data_sheet(tmp_path: Path) -> None:
-    save_law(LAW, tmp_path / LAW_FILE)
-    assert choose_law(tmp_path, None, "tiny") == choose_law(tmp_path / LAW_FILE, None, "tiny") == LAW
-    assert not choose_law(None, "h100", "llama-3.1-8b").calibrated
+    save_step_times(LAW, tmp_path / STEP_TIMES_FILE)
+    assert (
+        select_step_times(tmp_path, None, "tiny") == select_step_times(tmp_path / STEP_TIMES_FILE, None, "tiny") == LAW
+    )
+    assert not select_step_times(None, "h100", "llama-3.1-8b").calibrated
 
 
 def test_the_run_knows_its_own_pool_and_context_best() -> None:
@@ -32,7 +34,7 @@ def test_the_run_knows_its_own_pool_and_context_best() -> None:
 
 
 def test_a_share_of_the_memory_is_a_share_of_the_blocks() -> None:
-    law = choose_law(None, "h100", "llama-3.1-8b")
+    law = select_step_times(None, "h100", "llama-3.1-8b")
     half, most = (default_kv_blocks(law, "h100", "llama-3.1-8b", 16, share) for share in (0.5, 0.9))
     assert half == 15_244
     assert most == 27_439
@@ -63,9 +65,9 @@ def test_usage_errors_are_one_line_with_the_choices(tmp_path: Path) -> None:
         (tmp_path, None, "tiny", "cbbench calibrate RUN"),
     ):
         with pytest.raises(EngineError, match=complaint):
-            choose_law(law, hardware, model)
+            select_step_times(law, hardware, model)
 
 
 def test_choosing_loads_no_torch() -> None:
-    code = "import sys, engines.simulated.choose; print('torch' in sys.modules)"
+    code = "import sys, engines.simulated.selection; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from workloads.errors import WorkloadError
-from workloads.traces import read_trace
+from workloads.workload_files import read_workload_file
 
 
 def file_of(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
@@ -17,7 +17,7 @@ def file_of(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
 
 def test_our_own_columns(tmp_path: Path) -> None:
     text = "prompt_tokens,output_tokens,arrival_s,tenant,priority\n5,6,1.5,acme,\n7,8,2.25,,2\n9,10,2.25,acme,1\n"
-    trace = read_trace(file_of(tmp_path, text))
+    trace = read_workload_file(file_of(tmp_path, text))
     assert trace.listed.prompt_tokens.tolist() == [5, 7, 9]
     assert trace.listed.output_tokens.tolist() == [6, 8, 10]
     assert trace.listed.tenants == ("acme", "default")
@@ -32,7 +32,7 @@ def test_azure(tmp_path: Path) -> None:
         "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n2023-11-16 18:15:51,879,55\n"
     )
-    trace = read_trace(file_of(tmp_path, text))
+    trace = read_workload_file(file_of(tmp_path, text))
     assert trace.listed.prompt_tokens.tolist() == [374, 396, 879]
     assert trace.listed.output_tokens.tolist() == [44, 109, 55]
     gaps = trace.gaps()
@@ -46,7 +46,7 @@ def test_mooncake_has_milliseconds(tmp_path: Path) -> None:
         '{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1]}\n\n'
         '{"timestamp": 3000, "input_length": 7322, "output_length": 490, "hash_ids": [0]}\n'
     )
-    trace = read_trace(file_of(tmp_path, lines, "t.jsonl"))
+    trace = read_workload_file(file_of(tmp_path, lines, "t.jsonl"))
     assert trace.listed.prompt_tokens.tolist() == [6758, 7322]
     assert trace.arrivals_us is not None
     assert trace.arrivals_us.tolist() == [0, 3_000_000]
@@ -55,7 +55,7 @@ def test_mooncake_has_milliseconds(tmp_path: Path) -> None:
 def test_gzip_and_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(b"\xef\xbb\xbfprompt_tokens,output_tokens\r\n3,4\r\n"))
-    trace = read_trace(path)
+    trace = read_workload_file(path)
     assert trace.listed.prompt_tokens.tolist() == [3]
     assert trace.arrivals_us is None
     assert trace.gaps() is None
@@ -86,7 +86,7 @@ def test_gzip_and_byte_order_mark(tmp_path: Path) -> None:
 )
 def test_bad_csv(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(WorkloadError) as caught:
-        read_trace(file_of(tmp_path, text))
+        read_workload_file(file_of(tmp_path, text))
     assert says in str(caught.value)
     assert "t.csv" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -113,24 +113,24 @@ def test_bad_csv(tmp_path: Path, text: str, says: str) -> None:
 )
 def test_bad_jsonl(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(WorkloadError) as caught:
-        read_trace(file_of(tmp_path, text, "t.jsonl"))
+        read_workload_file(file_of(tmp_path, text, "t.jsonl"))
     assert says in str(caught.value)
 
 
 def test_files_that_are_no_traces(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match="no such file"):
-        read_trace(tmp_path / "missing.csv")
+        read_workload_file(tmp_path / "missing.csv")
     with pytest.raises(WorkloadError, match=r"ends in \.csv, \.jsonl"):
-        read_trace(file_of(tmp_path, "x", "t.parquet"))
+        read_workload_file(file_of(tmp_path, "x", "t.parquet"))
     (tmp_path / "folder.jsonl").mkdir()
     with pytest.raises(WorkloadError, match=r"folder\.jsonl: no regular file"):
-        read_trace(tmp_path / "folder.jsonl")
+        read_workload_file(tmp_path / "folder.jsonl")
     binary = tmp_path / "b.csv"
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(WorkloadError, match="not readable as text"):
-        read_trace(binary)
+        read_workload_file(binary)
     with pytest.raises(WorkloadError, match="not readable as text"):
-        read_trace(file_of(tmp_path, "not gzip", "t.csv.gz"))
+        read_workload_file(file_of(tmp_path, "not gzip", "t.csv.gz"))
 
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
@@ -139,4 +139,4 @@ def test_the_line_that_is_not_utf8(tmp_path: Path, name: str) -> None:
     said = row * 400 + b'{"prompt_tokens": 5, "output_tokens": 6, "tenant": "caf\xe9"}\n' + row * 400
     (tmp_path / name).write_bytes(gzip.compress(said) if name.endswith(".gz") else said)
     with pytest.raises(WorkloadError, match=r"line 401: not readable as text, which must be UTF-8"):
-        read_trace(tmp_path / name)
+        read_workload_file(tmp_path / name)

@@ -1,4 +1,4 @@
-"""StepLaw: how long a step takes, as a few non-negative numbers; read from and written to a small JSON file.
+"""StepTimeModel: how long a step takes, as a few non-negative numbers; read from and written to a small JSON file.
 
 Two regimes, because attention takes another path when every row has a single token:
 
@@ -23,7 +23,7 @@ from engines.base import EngineError
 from engines.scheduling.plan import IntArray
 
 SCHEMA: Final = "cbbench.law/1"
-LAW_FILE: Final = "law.json"  # where `cbbench calibrate RUN` puts it, in RUN
+STEP_TIMES_FILE: Final = "law.json"  # where `cbbench calibrate RUN` puts it, in RUN
 
 
 class StepShape(NamedTuple):
@@ -93,7 +93,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-class StepLaw(msgspec.Struct, frozen=True, kw_only=True):
+class StepTimeModel(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["cbbench.law/1"] = SCHEMA
     calibrated: bool  # False: from data sheets, not from a run
     decode: DecodeTerms
@@ -114,7 +114,7 @@ class StepLaw(msgspec.Struct, frozen=True, kw_only=True):
         """Moving KV blocks is never free: a law without a cost was fitted to steps that moved none."""
         return self.swap_block_ns > 0
 
-    def with_blocks_of(self, tokens: int) -> StepLaw:
+    def with_blocks_of(self, tokens: int) -> StepTimeModel:
         """The law of an engine whose KV blocks hold as many tokens: moving one takes longer with its bytes."""
         known = self.origin.block_size
         if known is None or known == tokens or not self.knows_swaps:
@@ -160,16 +160,16 @@ class StepLaw(msgspec.Struct, frozen=True, kw_only=True):
         return self.row_buckets[at] if at < len(self.row_buckets) else rows
 
 
-def save_law(law: StepLaw, path: Path) -> None:
+def save_step_times(law: StepTimeModel, path: Path) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(law), indent=2) + b"\n")
 
 
-def load_law(path: Path) -> StepLaw:
+def load_step_times(path: Path) -> StepTimeModel:
     """Of a file, or of a run's folder that was calibrated on. EngineError, naming the file, where it is no law."""
     if path.is_dir():
-        path = path / LAW_FILE
+        path = path / STEP_TIMES_FILE
     try:
-        law = msgspec.json.decode(path.read_bytes(), type=StepLaw)
+        law = msgspec.json.decode(path.read_bytes(), type=StepTimeModel)
     except FileNotFoundError:
         raise EngineError(f"{path}: no such file; `cbbench calibrate RUN` writes one") from None
     except (msgspec.DecodeError, OSError) as error:

@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.base import EngineError
-from engines.simulated.law import (
+from engines.simulated.step_time import (
     DecodeTerms,
     GapTerms,
     MixedTerms,
     Origin,
-    StepLaw,
     StepShape,
-    load_law,
-    save_law,
+    StepTimeModel,
+    load_step_times,
+    save_step_times,
 )
-from tests.engines.simulated.laws import LAW
+from tests.engines.simulated.small_runs import LAW
 
-ROUND = StepLaw(
+ROUND = StepTimeModel(
     calibrated=True,
     decode=DecodeTerms(step=1000.0, row=10.0, kv=1.0),
     mixed=MixedTerms(
@@ -72,8 +72,8 @@ def test_many_at_once_have_the_bits_of_one_at_a_time(rows: int, kv: list[int]) -
 
 
 def test_a_law_survives_its_file(tmp_path: Path) -> None:
-    save_law(LAW, tmp_path / "law.json")
-    assert load_law(tmp_path / "law.json") == LAW
+    save_step_times(LAW, tmp_path / "law.json")
+    assert load_step_times(tmp_path / "law.json") == LAW
     assert '"schema": "cbbench.law/1"' in (tmp_path / "law.json").read_text()
 
 
@@ -89,17 +89,17 @@ def test_a_law_survives_its_file(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_no_law_is_refused_by_name(tmp_path: Path, change: tuple[str, str], complaint: str) -> None:
     path = tmp_path / "law.json"
-    save_law(LAW, path)
+    save_step_times(LAW, path)
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(EngineError) as refused:
-        load_law(path)
+        load_step_times(path)
     assert str(path) in str(refused.value)
     assert complaint in str(refused.value)
 
 
 def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="cbbench calibrate RUN"):
-        load_law(tmp_path / "none.json")
+        load_step_times(tmp_path / "none.json")
 
 
 def test_the_label_shouts_where_nothing_was_measured() -> None:
