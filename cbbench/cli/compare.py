@@ -70,7 +70,7 @@ def command(
         return compare(runs)
 
     from cbbench.experiment.ab import Series, measure_series
-    from cbbench.experiment.gate import Outputs
+    from cbbench.experiment.judge_runs import Outputs
 
     configs = [settings_of(text) for text in ab or (aa or "",)]
     series = Series(configs[0], configs[-1], pairs=pairs or 6, budget=tuple(budget or ()), same=ab is None)

@@ -56,7 +56,7 @@ def command(
     **given: Any,
 ) -> int:
     """Judge stored runs: exit code 0 pass, 3 SLA failed, 4 worse than the baseline, 5 cannot tell, 7 invalid load."""
-    from cbbench.experiment.gate import Outputs, Question, gate
+    from cbbench.experiment.judge_runs import Outputs, Question, gate
 
     question = Question(
         runs=tuple(runs),

@@ -69,7 +69,7 @@ def command(
 
 
 def _build(config: RunConfig, name: str) -> Server:
-    from cbbench.experiment.kinds.reference import Reference
+    from cbbench.experiment.engine_factories.reference import Reference
     from engines.serve.reference import reference_server
 
     reference = Reference(config)

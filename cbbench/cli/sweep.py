@@ -79,8 +79,8 @@ def command(
 
     cbbench sweep max-num-seqs --values 8,16 --launch "vllm serve MODEL --max-num-seqs {max-num-seqs} --port {port}"
     """
-    from cbbench.experiment.sweep import Asked, sweep
+    from cbbench.experiment.sweep import SweepRequest, sweep
     from cbbench.settings import gather
 
-    asked = Asked(param, tuple(values or ()), adaptive, between, repeat, every_rate)
+    asked = SweepRequest(param, tuple(values or ()), adaptive, between, repeat, every_rate)
     return sweep(asked, gather("sweep", given, swept=param.split(",")), given)

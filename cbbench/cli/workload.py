@@ -31,7 +31,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 @app.command("list")
 def list_presets(as_json: AsJson = False) -> None:
     """The presets: what they are and where they come from."""
-    from cbbench.experiment.description import presets
+    from cbbench.experiment.workload_description import presets
 
     rows = presets()
     if as_json:
@@ -54,8 +54,8 @@ def describe(
     as_json: AsJson = False,
 ) -> None:
     """Where a workload comes from, and a sample's percentiles beside its own."""
-    from cbbench.experiment.description import description
-    from cbbench.experiment.description_view import description_view
+    from cbbench.experiment.workload_description import description
+    from cbbench.experiment.workload_view import description_view
     from workloads.length_pairs import ListedLengths
     from workloads.spec import open_workload
 
@@ -90,7 +90,7 @@ def sample(
         raise WorkloadError(f"--format csv: a CSV has lengths, and {spec} has prompts; jsonl holds them")
     rows = _rows(plan, shorten=form is Format.table)
     if form is Format.table:
-        from cbbench.experiment.description_view import number_table
+        from cbbench.experiment.workload_view import number_table
 
         table = number_table("request", *rows[0])
         for index, row in enumerate(rows):

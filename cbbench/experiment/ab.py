@@ -16,7 +16,7 @@ import msgspec
 
 from cbbench.config import RunConfig, UsageError, flag
 from cbbench.experiment.bench import Bench
-from cbbench.experiment.gate import Outputs, parsed_budgets, refuse_unwritable, write
+from cbbench.experiment.judge_runs import Outputs, parsed_budgets, refuse_unwritable, write
 from cbbench.experiment.run import default_folder, measure
 from cbbench.settings import gather
 from cbbench.validation import build_config

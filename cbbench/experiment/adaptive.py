@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cbbench.experiment.knobs import as_number
+from cbbench.experiment.sweep_params import as_number
 from reports.curves import CurvePoint, knee, short_label
 from reports.recommend import best_within_sla, qualifies, smallest_within_sla
 from reports.sweep_schema import Value

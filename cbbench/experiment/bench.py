@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from cbbench.config import RunConfig, UsageError, parse_quotas
-from cbbench.experiment.kinds import kind_of
+from cbbench.experiment.engine_factories import kind_of
 from engines.base import Engine
 from reports.gate import parse_all
 from reports.schema import Criteria, EngineInfo, PacingInfo, PromptsInfo, WorkloadInfo

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import statistics
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,10 +18,9 @@ import msgspec
 
 from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.bench import Bench, criteria_of
-from cbbench.experiment.pace import Pace, in_words
+from cbbench.experiment.benches import Benches, OneBench, plan_settings, work_of_run
 from cbbench.experiment.run import measure
-from cbbench.experiment.servers import Benches, OneBench, plan_settings, work_of_run
-from cbbench.experiment.targets import Setting, Sweep, Target
+from cbbench.experiment.sweep_runs import Setting, Sweep, Target
 from engines.base import EngineError
 from reports.curves import SWEEP, point_of, read_sweep, short_label, write_sweep
 from reports.folder import RUN, discard, rebuild
@@ -29,6 +30,7 @@ from reports.schema import RunFile
 from reports.sweep_schema import Point, SweepFile
 from workloads.errors import WorkloadError
 from workloads.length_pairs import max_over_mean
+from workloads.rates import RateSchedule, read_rate
 
 
 class Campaign:
@@ -38,7 +40,7 @@ class Campaign:
         self.benches = benches
         self.folder = folder
         self._every_rate = every_rate
-        self._pace = Pace()
+        self._time_left = TimeLeft()
         benches.plan_sha256(base)  # an SLA on a tenant that is not there is said before any run is judged by it
         earlier = sweep_before(folder, sweep.params)
         # Points without numbers are tried again, and those whose run is not there any more.
@@ -80,7 +82,7 @@ class Campaign:
             elif self._skips(target.setting):
                 print(f"{title}: skipped, a lower rate is saturated", file=sys.stderr)
             else:
-                print(title + self._time_left(targets[number - 1 :]), file=sys.stderr)
+                print(title + self._left_in_words(targets[number - 1 :]), file=sys.stderr)
                 point = self._measured(target, title)
                 if point is None:
                     return False
@@ -100,7 +102,7 @@ class Campaign:
         if config is None:
             return self._failed(target, target.error, 2, title)
         log = self.folder / f"{target.folder}.server.log"
-        self._pace.begin()
+        self._time_left.begin()
         try:
             with self.benches.at(config, target.fill, log) as (bench, served):
                 result = measure(bench, served, place, title)
@@ -109,7 +111,7 @@ class Campaign:
                 point = self._point(target, result, gain(bench, served, result))
         except (EngineError, UsageError, WorkloadError) as error:  # this setting cannot run; others may
             return self._failed(target, str(error), getattr(error, "exit_code", 2), title)
-        self._pace.end(config)
+        self._time_left.end(config)
         return point
 
     def _point(self, target: Target, result: RunFile, max_over_mean: float | None) -> Point:
@@ -157,11 +159,11 @@ class Campaign:
             for (values, _), point in self._done.items()
         )
 
-    def _time_left(self, targets: Sequence[Target]) -> str:
+    def _left_in_words(self, targets: Sequence[Target]) -> str:
         coming = [
             one for one in targets if (one.setting, one.repeat) not in self._done and not self._skips(one.setting)
         ]
-        left_s = self._pace.left_s([one.config for one in coming if one.config is not None])
+        left_s = self._time_left.left_s([one.config for one in coming if one.config is not None])
         return "" if left_s is None else f" · about {in_words(left_s)} left"
 
     def _save(self, **changes: object) -> None:
@@ -229,3 +231,41 @@ def sweep_before(folder: Path, params: Sequence[str]) -> SweepFile | None:
 
 def _without(values: Setting, at: int) -> Setting:
     return values[:at] + values[at + 1 :]
+
+
+class TimeLeft:
+    """A run of an open loop takes as long as its schedule, and about as much more as the others did."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._started_s = 0.0
+        self._beyond_schedule_s: list[float] = []
+
+    def begin(self) -> None:
+        self._started_s = self._clock_s()
+
+    def end(self, config: RunConfig) -> None:
+        self._beyond_schedule_s.append(self._clock_s() - self._started_s - schedule_s(config))
+
+    def left_s(self, configs: Sequence[RunConfig]) -> float | None:
+        """For these runs; None before the first has ended."""
+        if not self._beyond_schedule_s:
+            return None
+        beyond_s = max(0.0, statistics.fmean(self._beyond_schedule_s))
+        return sum(schedule_s(config) + beyond_s for config in configs)
+
+
+def schedule_s(config: RunConfig) -> float:
+    """How long requests go on arriving; 0 where nothing is scheduled, or only on a virtual clock."""
+    if config.rate is None or config.engine == "simulated":
+        return 0.0
+    rate = read_rate(config.rate)
+    lasts_s = rate.time_s(config.num_requests) if isinstance(rate, RateSchedule) else config.num_requests / rate
+    return min(lasts_s, config.duration or float("inf"))
+
+
+def in_words(seconds: float) -> str:
+    """40 s · 3 min · 2.5 h"""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

@@ -10,18 +10,22 @@ from rich.console import Console
 from rich.text import Text
 
 from cbbench.config import UsageError
-from cbbench.experiment.breakdown import show_breakdown
 from cbbench.experiment.compare import compare, percentiles_of
 from cbbench.experiment.run import show
 from cbbench.experiment.tune import show as show_tune
+from reports.breakdown import breakdown
 from reports.curves import SWEEP, read_sweep
 from reports.files import FolderError, json_bytes
-from reports.folder import RUN, read_run, rebuild
+from reports.folder import RUN, load, read_run, rebuild
 from reports.interop import is_result, read_results
+from reports.render.breakdown import breakdown_view, worst_table
 from reports.render.sweep import sweep_view
 from reports.render.terminal import run_view
 from reports.schema import RunFile
 from reports.tuning.file import TUNE, read_tune
+from reports.worst import worst
+
+WORST_SHOWN = 5  # requests; the first few say what the others would
 
 
 def report(
@@ -108,3 +112,20 @@ def _report_sweep(folder: Path, *, json: bool, charts: bool) -> int:
     console = Console()
     console.print(sweep_view(read_sweep(folder), width=console.width, charts=charts))
     return 0
+
+
+def show_breakdown(folder: Path) -> None:
+    """The parts of TTFT and E2EL, and the requests that waited longest, which only the raw files tell. Nothing where no
+    request completed."""
+    run, (record, notes) = read_run(folder), load(folder)
+    parts = breakdown(record)
+    summary = parts.summary() or (run.summary.breakdown if run.summary else None)
+    if summary is None:
+        return
+    console = Console()
+    for note in notes:
+        if note not in run.notes:  # those have been shown
+            console.print("", Text(f"note: {note}", "yellow"), sep="\n")
+    console.print("", breakdown_view(summary, width=console.width), sep="\n")
+    if len(record):
+        console.print("", worst_table(worst(record, parts, "ttft", WORST_SHOWN), "worst TTFT"), sep="\n")

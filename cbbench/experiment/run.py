@@ -16,10 +16,10 @@ from rich.console import Console
 
 from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.bench import Bench, criteria_of, describe_workload, notes_of, rate_per_s
+from cbbench.experiment.benches import server_for
 from cbbench.experiment.environment import environment
 from cbbench.experiment.interrupt import Interrupt
-from cbbench.experiment.live import LiveView
-from cbbench.experiment.servers import server_for
+from cbbench.experiment.live_view import LiveView
 from engines.base import EngineError, PartialRun, RequestRow, RunRecord, Signal
 from engines.scheduling.ledger import StepArray
 from engines.telemetry import Gpu, Telemetry, first_visible, open_gpus
@@ -38,7 +38,7 @@ from workloads.pacing import Pacing
 TIMELINE_SEATS = 4  # up to this many, the timeline is shown unasked
 
 
-class Recorder:
+class RunObserver:
     """The run's Observer: passes what happens on to the files and to the live view, and asks the engine to stop.
 
     The GPU's own account is put into the signals here, so that no engine need know of it.
@@ -116,16 +116,16 @@ def measure(bench: Bench, config: RunConfig, folder: Path, title: str) -> RunFil
         LiveView(title, len(plan)) as live,
         Telemetry(gpu) as telemetry,
     ):
-        recorder = Recorder(writer, live, interrupt, telemetry)
+        observer = RunObserver(writer, live, interrupt, telemetry)
         try:
-            record = engine.run(plan, pacing, recorder)
+            record = engine.run(plan, pacing, observer)
         except PartialRun as partial:  # the server died, say: what there is stays, and the error is told
-            writer.finish(recorder.completed(partial.record), engine.client)
+            writer.finish(observer.completed(partial.record), engine.client)
             raise
         except (EngineError, UsageError, WorkloadError):
             writer.withdraw()
             raise
-        result = writer.finish(recorder.completed(record), engine.client)
+        result = writer.finish(observer.completed(record), engine.client)
     bench.tell(result.notes)
     return result
 

@@ -12,13 +12,12 @@ from rich.console import Console
 
 from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.adaptive import Round, Search, next_round
-from cbbench.experiment.bounds import Bounds, bounds_of_plan, bounds_of_rate, parse_between
-from cbbench.experiment.burst import burst_capacity
+from cbbench.experiment.benches import Benches, BenchPerPoint, OneBench
 from cbbench.experiment.campaign import Campaign
-from cbbench.experiment.knobs import check, field_of, is_servers_own, kind_of, parse_grid, parse_params
 from cbbench.experiment.run import default_folder
-from cbbench.experiment.servers import Benches, BenchPerPoint, OneBench
-from cbbench.experiment.targets import Setting, Sweep
+from cbbench.experiment.search_bounds import Bounds, bounds_of_plan, bounds_of_rate, parse_between, peak_throughput
+from cbbench.experiment.sweep_params import check, field_of, is_servers_own, kind_of, parse_grid, parse_params
+from cbbench.experiment.sweep_runs import Setting, Sweep
 from cbbench.validation import build_config
 from reports.curves import latency_of_knee, merge
 from reports.gate import exit_code
@@ -31,7 +30,7 @@ NO_SERVER = 6  # exit code
 
 
 @dataclass(frozen=True)
-class Asked:
+class SweepRequest:
     """What the command line says beside the settings of a run."""
 
     param: str
@@ -42,7 +41,7 @@ class Asked:
     every_rate: bool = False
 
 
-def sweep(asked: Asked, given: Mapping[str, Any], flags: Mapping[str, Any]) -> int:
+def sweep(asked: SweepRequest, given: Mapping[str, Any], flags: Mapping[str, Any]) -> int:
     """The exit code. `given`: every setting that somebody chose; `flags`: those on the command line."""
     launch = given.get("launch")
     params = parse_params(asked.param, launch)
@@ -57,7 +56,7 @@ def sweep(asked: Asked, given: Mapping[str, Any], flags: Mapping[str, Any]) -> i
     return _adaptive(swept, asked) if asked.adaptive else _grid(swept, asked)
 
 
-def _grid(swept: Sweep, asked: Asked) -> int:
+def _grid(swept: Sweep, asked: SweepRequest) -> int:
     settings = parse_grid(swept.params, asked.values, swept.given.get("launch"))
     base = _base(swept, settings)
     campaign = _campaign(swept, base, asked)
@@ -68,7 +67,7 @@ def _grid(swept: Sweep, asked: Asked) -> int:
     return _end(campaign, base, whole)
 
 
-def _adaptive(swept: Sweep, asked: Asked) -> int:
+def _adaptive(swept: Sweep, asked: SweepRequest) -> int:
     """Rounds until there is nothing more to look for."""
     (param, *more), launch = swept.params, swept.given.get("launch")
     if more:
@@ -86,7 +85,7 @@ def _adaptive(swept: Sweep, asked: Asked) -> int:
     bounds = between or (None if param == "rate" else _bounds(param, base, campaign))
     with campaign.begun([], adaptive=True):
         if bounds is None:
-            capacity = burst_capacity(base, campaign.benches, campaign.folder)
+            capacity = peak_throughput(base, campaign.benches, campaign.folder)
             if capacity is None:  # Ctrl-C
                 return _end(campaign, base, False)
             bounds = bounds_of_rate(capacity)
@@ -112,7 +111,7 @@ def _base(swept: Sweep, settings: Sequence[Setting]) -> RunConfig:
     return config
 
 
-def _campaign(swept: Sweep, base: RunConfig, asked: Asked) -> Campaign:
+def _campaign(swept: Sweep, base: RunConfig, asked: SweepRequest) -> Campaign:
     folder = Path(base.output) if base.output else default_folder(f"sweep-{'-'.join(swept.params)}")
     benches: Benches = OneBench(base) if base.launch is None else BenchPerPoint()
     return Campaign(swept, base, benches, folder, every_rate=asked.every_rate or asked.adaptive)

@@ -12,7 +12,7 @@ import pytest
 
 from cbbench.config import UsageError
 from cbbench.experiment.adaptive import CLOSE, MOST_SETTINGS, Round, Search, between, ladder, next_round
-from cbbench.experiment.bounds import bounds_of_rate, parse_between
+from cbbench.experiment.search_bounds import bounds_of_rate, parse_between
 from reports.curves import merge
 from reports.recommend import recommend
 from reports.schema import SlaResult

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from cbbench.experiment.live import LiveView, panel
+from cbbench.experiment.live_view import LiveView, panel
 from engines.base import Signal
 
 SNAPSHOT = Signal(

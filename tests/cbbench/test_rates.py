@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from cbbench.experiment.pace import schedule_s
+from cbbench.experiment.campaign import schedule_s
 from cbbench.validation import build_config
 from reports.folder import read_record, read_run
 from tests.cbbench.conftest import Outcome

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cbbench.config import FIELDS, RunConfig, UsageError
-from cbbench.experiment.knobs import FIXED, kind_of, parse_grid, parse_params, parse_values
-from cbbench.experiment.pace import Pace, in_words
-from cbbench.experiment.targets import Sweep, folder_of
+from cbbench.experiment.campaign import TimeLeft, in_words
+from cbbench.experiment.sweep_params import FIXED, kind_of, parse_grid, parse_params, parse_values
+from cbbench.experiment.sweep_runs import Sweep, folder_of
 from tests.cbbench.conftest import Outcome
 
 Call = Callable[..., Outcome]
@@ -205,7 +205,7 @@ def test_order_of_runs_and_their_folders() -> None:
 
 def test_time_left_is_the_schedule_and_what_comes_on_top() -> None:
     now = [0.0]
-    pace = Pace(lambda: now[0])
+    pace = TimeLeft(lambda: now[0])
     slow, fast = RunConfig(rate=1.0, num_requests=60), RunConfig(rate=6.0, num_requests=60)
     assert pace.left_s([fast]) is None
     pace.begin()

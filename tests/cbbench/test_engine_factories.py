@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cbbench.config import RunConfig
-from cbbench.experiment.kinds.reference import Reference
+from cbbench.experiment.engine_factories.reference import Reference
 
 SWAPPING = RunConfig(model="tiny", device="cpu", dtype="fp32", on_kv_pressure="swap")
 BLOCK_BYTES = 4 * 2 * 2 * 2 * 16 * 16  # float32, K and V, layers, KV heads, head_dim, positions

@@ -1,19 +1,29 @@
-"""From where to where an adaptive sweep looks, unless --between says."""
+"""Where an adaptive sweep looks, unless --between says; for a rate it probes the peak throughput first."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
 
 from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.adaptive import Number
-from cbbench.experiment.knobs import as_number
-from cbbench.experiment.pools import blocks_for_every_seat, blocks_of_requests
+from cbbench.experiment.benches import Benches, work_of_run
+from cbbench.experiment.kv_demand import blocks_for_every_seat, blocks_of_requests
+from cbbench.experiment.run import measure
+from cbbench.experiment.sweep_params import as_number
+from reports.files import FolderError
+from reports.folder import discard, read_run
 from workloads.plan import RequestPlan
 
 FEW = 16  # tokens of a step: fewer hide everything behind the cost of a step
 MANY = 65_536
 BELOW, ABOVE = 8, 4  # a rate starts at an eighth of what a burst was served at, and ends at four times that
+
+PEAK_FOLDER = "burst"  # of the run that probes the peak, inside the sweep's
 
 Bounds = tuple[Number, Number]
 
@@ -72,3 +82,26 @@ def _budget(config: RunConfig, plan: RequestPlan) -> Bounds:
 def _blocks(config: RunConfig, plan: RequestPlan, context_tokens: int) -> Bounds:
     """The largest request's, up to where no mix of requests runs short."""
     return int(blocks_of_requests(plan, config.block_size).max()), blocks_for_every_seat(plan, config, context_tokens)
+
+
+def peak_throughput(base: RunConfig, benches: Benches, folder: Path) -> float | None:
+    """Requests/s, from an earlier call where there is one. None when Ctrl-C ended it. UsageError if none completed."""
+    config = msgspec.structs.replace(base, rate=None, arrival=None, sla=())
+    place = folder / PEAK_FOLDER
+    try:
+        run = read_run(place)
+        usable = run.summary is not None and not run.interrupted and benches.same_work(base, work_of_run(run))
+    except FolderError:
+        usable = False
+    if not usable:
+        if place.exists():
+            discard(place)
+        print("all requests at once, to see about how many a second are served", file=sys.stderr)
+        with benches.at(config, {}, folder / f"{PEAK_FOLDER}.server.log") as (bench, served):
+            run = measure(bench, served, place, title=PEAK_FOLDER)
+        if run.interrupted:
+            return None
+    capacity = run.summary.throughput.request_per_s if run.summary is not None else None
+    if not capacity:
+        raise UsageError("--adaptive: no request of a burst completed, so there is no rate to begin with")
+    return capacity

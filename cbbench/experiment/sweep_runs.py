@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from cbbench.config import RunConfig, UsageError
-from cbbench.experiment.knobs import field_of, fill_of, is_servers_own
+from cbbench.experiment.sweep_params import field_of, fill_of, is_servers_own
 from cbbench.validation import build_config
 from engines.base import EngineError
 from reports.curves import label_of, short_label

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cbbench.config import RunConfig, UsageError
-from cbbench.experiment.kinds.schedulers import info_of, pair_of, scheduler_of
-from cbbench.experiment.pools import blocks_for_every_seat, refuse_what_never_fits, refuse_what_never_fits_a_pair
+from cbbench.experiment.engine_factories.schedulers import info_of, pair_of, scheduler_of
+from cbbench.experiment.kv_demand import blocks_for_every_seat, refuse_what_never_fits, refuse_what_never_fits_a_pair
 from engines.base import Engine
 from reports.schema import EngineInfo
 from workloads.plan import RequestPlan

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cbbench.config import RunConfig, UsageError
-from cbbench.experiment.kinds.schedulers import budget_tokens, info_of, pair_of, scheduler_of
-from cbbench.experiment.pools import blocks_for_every_seat, refuse_what_never_fits, refuse_what_never_fits_a_pair
+from cbbench.experiment.engine_factories.schedulers import budget_tokens, info_of, pair_of, scheduler_of
+from cbbench.experiment.kv_demand import blocks_for_every_seat, refuse_what_never_fits, refuse_what_never_fits_a_pair
 from engines.base import Engine
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import Sampling

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from cbbench.config import RunConfig
-from cbbench.experiment.kinds.openai import OpenAI
-from cbbench.experiment.kinds.reference import Reference
-from cbbench.experiment.kinds.simulated import Simulated
+from cbbench.experiment.engine_factories.openai import OpenAI
+from cbbench.experiment.engine_factories.reference import Reference
+from cbbench.experiment.engine_factories.simulated import Simulated
 from engines.base import Engine
 from reports.schema import EngineInfo
 from workloads.plan import RequestPlan
