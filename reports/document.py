@@ -122,7 +122,7 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Seats:
+class SlotTimeline:
     """A Gantt chart of slots: what happened in each from one place on the x axis to another."""
 
     x: Axis
@@ -132,7 +132,7 @@ class Seats:
     colours: Mapping[str, str]
 
 
-Plot = Curve | Lines | Bars | Seats
+Plot = Curve | Lines | Bars | SlotTimeline
 
 
 @dataclass(frozen=True)

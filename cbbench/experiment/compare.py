@@ -14,8 +14,7 @@ from reports.interop import read_any
 from reports.metrics import request_times
 from reports.percentiles import Percentiles, percentiles
 from reports.regression import budgets_of, measure_metric
-from reports.render.changes import changes_view
-from reports.render.compare import side_by_side
+from reports.render.compare import changes_view, side_by_side
 from reports.scenarios import Pair, Scenario
 from reports.stored import Stored
 

@@ -19,13 +19,13 @@ from reports.document import Report
 from reports.files import FolderError, disk, json_bytes, write_whole
 from reports.folder import load
 from reports.interop import as_vllm_json, is_result, read_results
-from reports.pages.pair import labels_of, pair_report
-from reports.pages.reported import Reported, reported
+from reports.pages.comparison import comparison_report, labels_of
 from reports.pages.run import run_report
 from reports.pages.sweep import sweep_report
 from reports.percentiles import SHOWN
 from reports.render.csv import points_csv, requests_csv
 from reports.render.markdown import report_markdown
+from reports.reported_run import ReportedRun, reported_run
 from reports.schema import RunFile
 from reports.sweep_schema import SweepFile
 from reports.tuning.file import TUNE
@@ -98,10 +98,10 @@ def parse_formats(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Source:
-    """What is reported on: a sweep, a run, or two."""
+    """What is reported_run on: a sweep, a run, or two."""
 
     sweep: SweepFile | None
-    runs: tuple[Reported, ...]  # of a sweep the one that is shown as evidence, if any is left
+    runs: tuple[ReportedRun, ...]  # of a sweep the one that is shown as evidence, if any is left
     folder: Path  # where its files go unless told otherwise
     wanted: Wanted = Wanted()
 
@@ -115,7 +115,7 @@ class Source:
         if self.sweep is not None:
             return sweep_report(self.sweep, self.runs[0] if self.runs else None)
         if len(self.runs) == 2:
-            return pair_report(*self.runs)
+            return comparison_report(*self.runs)
         return run_report(self.runs[0])
 
     def csv(self) -> str:
@@ -126,7 +126,7 @@ class Source:
 
 
 def source_of(folders: Sequence[Path], wanted: Wanted = Wanted()) -> Source:
-    """UsageError for what cannot be reported on together."""
+    """UsageError for what cannot be reported_run on together."""
     if len(folders) > 2:
         raise UsageError(f"report takes one run or sweep, or two runs, got {len(folders)} folders")
     if tunings := [one for one in folders if (one / TUNE).exists()]:
@@ -144,9 +144,9 @@ def source_of(folders: Sequence[Path], wanted: Wanted = Wanted()) -> Source:
     asked = wanted.percentiles or SHOWN
     if len(runs) == 1:
         folder = folders[0].parent if folders[0].is_file() else folders[0]
-        return Source(None, (reported("", runs[0], records[0], asked),), folder, wanted)
+        return Source(None, (reported_run("", runs[0], records[0], asked),), folder, wanted)
     names = labels_of(runs[0], runs[1], (short[0], short[1]))
-    both = tuple(map(reported, names, runs, records, repeat(asked)))
+    both = tuple(map(reported_run, names, runs, records, repeat(asked)))
     return Source(None, both, Path(f"report-{short[0]}-{short[1]}"), wanted)
 
 
@@ -173,13 +173,13 @@ def noted(folder: Path) -> tuple[RunFile, RunRecord]:
     return msgspec.structs.replace(run, notes=tuple(dict.fromkeys((*run.notes, *notes)))), record
 
 
-def evidence_of(folder: Path, sweep: SweepFile) -> tuple[Reported, ...]:
+def evidence_of(folder: Path, sweep: SweepFile) -> tuple[ReportedRun, ...]:
     """The first run of the recommended setting, or else of any, that is still there."""
     chosen = sweep.recommendation.values if sweep.recommendation else None
     ran = [one for one in sweep.points if one.error is None]
     for point in sorted(ran, key=lambda one: one.values != chosen):
         try:
-            return (reported(label_of(sweep.params, point.values), *noted(folder / point.folder)),)
+            return (reported_run(label_of(sweep.params, point.values), *noted(folder / point.folder)),)
         except FolderError:  # it was moved away; the sweep itself has the numbers
             continue
     return ()
@@ -217,7 +217,7 @@ def places(source: Source, kind: str, formats: Sequence[str], output: Path | Non
 
 
 def pictures(source: Source, kind: str, formats: Sequence[str], output: Path | None) -> dict[Path, Callable[[], bytes]]:
-    from reports.render.charts.pictures import png, svg
+    from reports.render.charts.vega import png, svg
 
     draw: dict[str, Callable[..., bytes]] = {"png": png, "svg": lambda chart: svg(chart).encode()}
     found = source.page.charts()

@@ -19,10 +19,8 @@ from reports.gate import parse_all
 from reports.interop import read_any
 from reports.mlperf import CONFIDENCE, WINDOW_S, expand, is_preset
 from reports.regression import exact_checks, regression_checks
-from reports.render.gate import gate_view
-from reports.render.github import benchmark_json, workflow_commands
-from reports.render.junit import junit
-from reports.render.markdown import markdown
+from reports.render.checks import checks_markdown, checks_view
+from reports.render.ci import benchmark_json, junit, workflow_commands
 from reports.scenarios import Pair, pair_up, scenarios, setting_differences
 from reports.stages import Stages
 from reports.stored import Judgement, Stored
@@ -173,7 +171,7 @@ def write(result: GateResult, runs: Sequence[Stored], outputs: Outputs) -> None:
     if outputs.json:
         sys.stdout.write(json_bytes(result).decode())
     else:
-        Console().print(gate_view(result))
+        Console().print(checks_view(result))
 
 
 def refuse_unwritable(outputs: Outputs) -> None:
@@ -192,7 +190,7 @@ def _tell_github(result: GateResult) -> None:
         print(line, file=sys.stderr)
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with disk(Path(summary)), open(summary, "a", encoding="utf-8") as file:
-            file.write(markdown(result))
+            file.write(checks_markdown(result))
     else:
         print("--github: no step summary, as GITHUB_STEP_SUMMARY is not set", file=sys.stderr)
 

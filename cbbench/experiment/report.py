@@ -19,8 +19,8 @@ from reports.files import FolderError, json_bytes
 from reports.folder import RUN, load, read_run, rebuild
 from reports.interop import is_result, read_results
 from reports.render.breakdown import breakdown_view, worst_table
+from reports.render.run import run_view
 from reports.render.sweep import sweep_view
-from reports.render.terminal import run_view
 from reports.schema import RunFile
 from reports.tuning.file import TUNE, read_tune
 from reports.worst import worst

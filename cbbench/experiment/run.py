@@ -29,7 +29,7 @@ from reports.gate import exit_code
 from reports.instances import records_by_instance
 from reports.metrics import request_times
 from reports.percentiles import STORED, Percentiles, percentiles
-from reports.render.terminal import run_view
+from reports.render.run import run_view
 from reports.render.timeline import timeline
 from reports.schema import EngineInfo, RunFile
 from workloads.errors import WorkloadError

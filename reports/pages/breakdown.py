@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from reports.breakdown import breakdown
 from reports.document import Axis, Bars, Block, Chart, Section, Table, Text
-from reports.pages.reported import Reported
-from reports.render.breakdown import WORDS
-from reports.render.words import number
+from reports.render.breakdown import PART_MEANINGS
+from reports.render.formatting import number
+from reports.reported_run import ReportedRun
 from reports.summary_schema import Breakdown, Part
 from reports.worst import Worst, worst
 
@@ -19,7 +19,7 @@ COLOURS = {
 MOST = 20  # requests listed
 
 
-def breakdown_section(runs: Sequence[Reported]) -> Section:
+def breakdown_section(runs: Sequence[ReportedRun]) -> Section:
     """Parts of TTFT and of E2EL, on average and in the tail; then the worst 1 % of requests by TTFT."""
     blocks: list[Block] = []
     found = [(one, breakdown(one.record)) for one in runs]
@@ -29,8 +29,8 @@ def breakdown_section(runs: Sequence[Reported]) -> Section:
         blocks += [chart] if chart else []
     if not blocks:
         return Section("Where the time went", [])
-    names = [name for name in WORDS if any(name in parts.e2el_ns() for _, parts in found)]
-    blocks.append(Text("; ".join(f"{name}: {WORDS[name]}" for name in names) + "."))
+    names = [name for name in PART_MEANINGS if any(name in parts.e2el_ns() for _, parts in found)]
+    blocks.append(Text("; ".join(f"{name}: {PART_MEANINGS[name]}" for name in names) + "."))
     for one, parts in found:
         listed = worst(one.record, parts)
         if listed:
@@ -57,7 +57,7 @@ def _chart(metric: str, summaries: Sequence[tuple[str, Breakdown | None]]) -> Ch
 
 
 def _worst_table(label: str, requests: Sequence[Worst]) -> Table:
-    names = [name for name in WORDS if any(one.parts_ns.get(name) for one in requests)]
+    names = [name for name in PART_MEANINGS if any(one.parts_ns.get(name) for one in requests)]
     seen = any(one.neighbours for one in requests)
     more = ("longest step, ms", "others seated", "prefill tokens") if seen else ()
     rows = []

@@ -1,16 +1,18 @@
-"""What a report ends with: settings, machine, definitions. And tables that several pages share."""
+"""What every report shares: tables of latencies and SLAs, settings, machine, definitions, and short titles."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.document import Block, Section, Table, Text, Tone
 from reports.metrics import LATENCIES, definitions
 from reports.percentiles import Percentiles
-from reports.render.words import MISSING, number
+from reports.render.formatting import MISSING, number
 from reports.schema import RunFile, SlaResult
 from reports.summary_schema import Distribution, Summary
+from workloads.length_distributions import split_outside_brackets
 
 TONES: dict[str, Tone] = {
     "pass": "good", "ok": "good", "fail": "bad", "invalid": "bad", "inconclusive": "unsure",
@@ -118,3 +120,29 @@ def warnings_of(run: RunFile, label: str = "") -> list[Block]:
         said += list(run.validity.reasons)
     said += [f"note: {one}" for one in run.notes]
     return [Text(f"{label}: {one}" if label else capital(one), "unsure") for one in said]
+
+
+LONGEST = 60
+MOST_NAMES = 4
+TENANT = re.compile(r"\s*([\w.-]+):[a-z_]+=")
+DISTRIBUTION = re.compile(r"\s*(prompt|output)=(.*)", re.DOTALL)
+
+
+def workload_title(spec: str) -> str:
+    """azure-conv · trace.jsonl · prompt lognormal(…); output 128 · azure-conv for tenants a, b"""
+    parts = split_outside_brackets(spec.removesuffix(";"), ";")
+    laws = [found for part in parts if (found := DISTRIBUTION.fullmatch(part)) is not None]
+    if len(laws) == len(parts):
+        return "; ".join(f"{one[1]} {_cut(one[2], LONGEST // 2)}" for one in laws)
+    base, shared, rest = spec.rpartition(" for ")
+    tenants = [found[1] for part in split_outside_brackets(rest, ";") if (found := TENANT.match(part)) is not None]
+    if tenants:
+        many = len(tenants) > MOST_NAMES
+        named = f"{len(tenants)} tenants" if many else f"tenants {', '.join(tenants)}"
+        return f"{workload_title(base)} for {named}" if shared else named
+    return _cut(re.split(r"[/\\]", spec)[-1] if len(parts) == 1 else spec, LONGEST)
+
+
+def _cut(text: str, most: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"

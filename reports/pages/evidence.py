@@ -9,21 +9,19 @@ from reports.document import Axis, Bars, Block, Chart, Line, Lines, Rule, Sectio
 from reports.gate import parse
 from reports.instances import records_by_instance, steps_by_instance
 from reports.over_time import distribution_curve, latency_over_time, requests_over_time, signals_over_time
-from reports.pages.axes import fitted
 from reports.pages.breakdown import breakdown_section
 from reports.pages.details import latency_table
-from reports.pages.groups import group_section
-from reports.pages.reported import Reported
 from reports.pages.slots import seats_chart, slot_charts
-from reports.pages.stages import with_stages
-from reports.render.compare import reason
-from reports.render.instances import COLUMNS, instance_rows, transfer_sentence
-from reports.render.waste import SLOTS, TOKENS
-from reports.render.words import share
+from reports.pages.splits import group_section, with_stages
+from reports.render.axis_limits import fitted
+from reports.render.breakdown import SLOT_KINDS, TOKEN_KINDS, waste_sentence
+from reports.render.formatting import share
+from reports.render.splits import INSTANCE_COLUMNS, instance_rows, transfer_sentence
+from reports.reported_run import ReportedRun
 from reports.summary_schema import Waste
 
 
-def evidence(runs: Sequence[Reported], *, slots: bool = True) -> list[Section]:
+def evidence(runs: Sequence[ReportedRun], *, slots: bool = True) -> list[Section]:
     """Of one run or of two beside each other; sections without anything in them are left out."""
     tables: list[Block] = [latency_table(one.summary, one.percentiles, one.open_loop, one.label) for one in runs]
     sections = [
@@ -38,7 +36,7 @@ def evidence(runs: Sequence[Reported], *, slots: bool = True) -> list[Section]:
     return [one for one in sections if one.blocks]
 
 
-def latency_charts(runs: Sequence[Reported]) -> list[Chart]:
+def latency_charts(runs: Sequence[ReportedRun]) -> list[Chart]:
     """Distributions, with the SLAs on percentiles as lines."""
     charts = []
     for word in ("ttft", "tpot", "e2el"):
@@ -65,25 +63,25 @@ def latency_charts(runs: Sequence[Reported]) -> list[Chart]:
     return charts
 
 
-def instance_blocks(runs: Sequence[Reported]) -> list[Block]:
+def instance_blocks(runs: Sequence[ReportedRun]) -> list[Block]:
     """Of disaggregated engines."""
     blocks: list[Block] = []
     for one in runs:
         if one.summary.instances:
-            columns = (one.label or "instance", *(name.replace("\n", " ") for name in COLUMNS))
+            columns = (one.label or "instance", *(name.replace("\n", " ") for name in INSTANCE_COLUMNS))
             blocks.append(Table(columns, instance_rows(one.summary)))
         if one.summary.transfers is not None:
             blocks.append(Text(one.told(transfer_sentence(one.summary.transfers))))
     return blocks
 
 
-def over_time_charts(runs: Sequence[Reported]) -> list[Block]:
+def over_time_charts(runs: Sequence[ReportedRun]) -> list[Block]:
     found = [_requests_over_time(runs), *_signals_over_time(runs)]
     found += [_latency_over_time(word, runs) for word in ("ttft", "tpot")]
     return [with_stages(one, runs) for one in found if one is not None]
 
 
-def _signals_over_time(runs: Sequence[Reported]) -> list[Chart]:
+def _signals_over_time(runs: Sequence[ReportedRun]) -> list[Chart]:
     charts = []
     courses = [
         (one.named(name), signals_over_time(replace(one.record, steps=steps)))
@@ -106,7 +104,7 @@ def _signals_over_time(runs: Sequence[Reported]) -> list[Chart]:
     return charts
 
 
-def _requests_over_time(runs: Sequence[Reported]) -> Chart | None:
+def _requests_over_time(runs: Sequence[ReportedRun]) -> Chart | None:
     """Where requests come at a rate: what was asked beside what was done."""
     lines = []
     for at, one in enumerate(runs):
@@ -121,7 +119,7 @@ def _requests_over_time(runs: Sequence[Reported]) -> Chart | None:
     return Chart("requests-over-time", "Requests per second", Lines(Axis("s"), Axis("requests/s"), lines), caption)
 
 
-def _latency_over_time(word: str, runs: Sequence[Reported]) -> Chart | None:
+def _latency_over_time(word: str, runs: Sequence[ReportedRun]) -> Chart | None:
     """TTFT by the scheduled time, where requests come at a rate; else by the first token, as TPOT."""
     scheduled = word == "ttft" and all(one.open_loop for one in runs)
     lines = []
@@ -139,7 +137,7 @@ def _latency_over_time(word: str, runs: Sequence[Reported]) -> Chart | None:
     return Chart(f"{word}-over-time", word.upper(), Lines(Axis("s"), Axis(f"{word.upper()}, ms"), lines), caption)
 
 
-def slot_sections(runs: Sequence[Reported]) -> list[Section]:
+def slot_sections(runs: Sequence[ReportedRun]) -> list[Section]:
     parts = [
         (one.named(name), record, one.run) for one in runs for name, record in records_by_instance(one.record).items()
     ]
@@ -154,14 +152,14 @@ def slot_sections(runs: Sequence[Reported]) -> list[Section]:
     return [Section("Slots", [*charts, hint])]
 
 
-def waste_sections(runs: Sequence[Reported]) -> list[Section]:
+def waste_sections(runs: Sequence[ReportedRun]) -> list[Section]:
     seen = [(one, one.summary.waste) for one in runs if one.summary.waste is not None]
     if not seen:
         return []
-    blocks: list[Block] = [Text(one.told(reason(waste))) for one, waste in seen]
+    blocks: list[Block] = [Text(one.told(waste_sentence(waste))) for one, waste in seen]
     parts = [(one.label or "this run", waste) for one, waste in seen]
-    blocks.append(_waste_chart("launched-tokens", "Launched tokens", TOKENS, parts))
-    blocks.append(_waste_chart("slot-steps", "Slot-steps (seats times steps)", SLOTS, parts))
+    blocks.append(_waste_chart("launched-tokens", "Launched tokens", TOKEN_KINDS, parts))
+    blocks.append(_waste_chart("slot-steps", "Slot-steps (seats times steps)", SLOT_KINDS, parts))
     for one, waste in seen:
         blocks.append(_waste_table(one.label, waste))
     return [Section("Where the work went", blocks)]
@@ -184,10 +182,10 @@ def _waste_chart(
 
 def _waste_table(label: str, waste: Waste) -> Table:
     rows = []
-    for total, kinds in ((waste.launched_tokens, TOKENS), (waste.slot_steps, SLOTS)):
+    for total, kinds in ((waste.launched_tokens, TOKEN_KINDS), (waste.slot_steps, SLOT_KINDS)):
         for key, word, means in kinds:
             count: int = getattr(waste, key)
             if count:
-                unit = "tokens" if kinds is TOKENS else "slot-steps"
+                unit = "tokens" if kinds is TOKEN_KINDS else "slot-steps"
                 rows.append((f"{word} {unit}", f"{count:,}", share(count / total), means))
     return Table((label or "work", "count", "share", "what it is"), rows, texts=frozenset({3}))

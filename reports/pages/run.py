@@ -11,17 +11,16 @@ from reports.pages.details import (
     environment,
     sla_table,
     warnings_of,
+    workload_title,
 )
 from reports.pages.evidence import evidence
-from reports.pages.reported import Reported
-from reports.pages.workload import workload_title
-from reports.render.load import rates
-from reports.render.stages import sentences
-from reports.render.words import number, share
+from reports.render.formatting import number, rates_text, share
+from reports.render.splits import stage_sentences
+from reports.reported_run import ReportedRun
 from reports.schema import RunFile
 
 
-def run_report(one: Reported) -> Report:
+def run_report(one: ReportedRun) -> Report:
     run = one.run
     word, tone = verdict_of(run)
     sections = [
@@ -34,7 +33,7 @@ def run_report(one: Reported) -> Report:
     return Report(
         "cbbench · one run",
         title_of(run),
-        " · ".join([workload_title(run.workload.spec), *([rates(run)] if run.workload.pacing.open_loop else [])]),
+        " · ".join([workload_title(run.workload.spec), *([rates_text(run)] if run.workload.pacing.open_loop else [])]),
         word,
         tone,
         [one for one in sections if one.blocks],
@@ -58,11 +57,11 @@ def verdict_of(run: RunFile) -> tuple[str, Tone]:
     return word.replace("_", " ").upper(), TONES[word]
 
 
-def result_blocks(one: Reported) -> list[Block]:
+def result_blocks(one: ReportedRun) -> list[Block]:
     told = failed_and_open((result.expr, result.verdict) for result in one.run.sla)
     blocks: list[Block] = [*([Text(told, lead=True)] if told else []), *warnings_of(one.run), figures(one)]
     if one.run.sla:
-        blocks += [sla_table(one.run.sla), *map(Text, sentences(one.summary.by_stage))]
+        blocks += [sla_table(one.run.sla), *map(Text, stage_sentences(one.summary.by_stage))]
     counts = one.summary.requests
     if counts.errors:
         rows = [(error, f"{count:,}") for error, count in counts.errors.items()]
@@ -70,7 +69,7 @@ def result_blocks(one: Reported) -> list[Block]:
     return blocks
 
 
-def figures(one: Reported) -> Figures:
+def figures(one: ReportedRun) -> Figures:
     speed, counts, goodput = one.summary.throughput, one.summary.requests, one.summary.goodput
     steady = f"{number(speed.steady.output_token_per_s)} while steady" if speed.steady else ""
     rest = [

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from engines.base import RunRecord
-from reports.document import Axis, Chart, Line, Lines, Seats
+from reports.document import Axis, Chart, Line, Lines, SlotTimeline
 from reports.over_time import seats_over_time
 from reports.schema import RunFile
 from reports.seats import Seat, Span, num_slots, seat_spans
@@ -91,7 +91,7 @@ def _chart(
     return Chart(
         f"slots-by-{unit}",
         f"{title}, {label}" if label else title,
-        Seats(Axis("step" if unit == "step" else "s", domain=domain, quiet=quiet), drawn, end, rows, states),
+        SlotTimeline(Axis("step" if unit == "step" else "s", domain=domain, quiet=quiet), drawn, end, rows, states),
         caption=f"{shown}{few}.",
         wide=True,
     )

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from reports.curves import CurvePoint, label_of, merge, short_label
 from reports.document import Block, Figure, Figures, Report, Section, Table, Text, Tone
 from reports.limits import empty_seats
-from reports.pages.details import capital, configuration, definition_section, environment
+from reports.pages.details import capital, configuration, definition_section, environment, workload_title
 from reports.pages.evidence import evidence
-from reports.pages.reported import Reported
 from reports.pages.sweep_charts import curve_charts, gain_charts
-from reports.pages.tenants import tenant_blocks
-from reports.pages.workload import workload_title
 from reports.recommend import TWO_DEVICES, unequal_devices
-from reports.render.words import MISSING, number, share
+from reports.render.formatting import MISSING, number, share
+from reports.reported_run import ReportedRun
 from reports.sweep_schema import Point, SweepFile
+from reports.tenants import tenants_of
 
 POINT_COLUMNS = (
     "tok/s", "requests/s", "P50 TTFT", "P99 TTFT", "P50 TPOT", "P99 TPOT", "P99 E2EL", "busy", "KV peak", "preempted",
@@ -23,7 +22,7 @@ POINT_COLUMNS = (
 )  # fmt: skip
 
 
-def sweep_report(sweep: SweepFile, shown: Reported | None) -> Report:
+def sweep_report(sweep: SweepFile, shown: ReportedRun | None) -> Report:
     """`shown`: the run of the recommended point (or of another, where none is recommended), as evidence and for its
     settings; None if no run is left."""
     curve = merge(sweep.points)
@@ -141,3 +140,18 @@ def sla_word(point: Point) -> str:
     verdicts = {one.verdict for one in point.sla}
     words += [word for word in ("fail", "inconclusive", "pass") if word in verdicts][:1]
     return ", ".join(words) or MISSING
+
+
+def tenant_blocks(sweep: SweepFile, curve: Sequence[CurvePoint]) -> list[Block]:
+    """P99 TTFT and P99 TPOT of each tenant, a row per setting; nothing where no run has two tenants."""
+    names, rows = tenants_of(curve)
+    if not names:
+        return []
+    advice = sweep.recommendation
+    marked = next((at for at, row in enumerate(rows) if advice and row.values == advice.values), None)
+    columns = [f"{name}, P99 {word}" for name in names for word in ("TTFT", "TPOT")]
+    cells = [
+        (short_label(row.values), *(number(t) for one in row.tenants for t in (one.p99_ttft_ms, one.p99_tpot_ms)))
+        for row in rows
+    ]
+    return [Table((", ".join(sweep.params), *columns), cells, marked, caption="Latencies in ms.")]

@@ -8,9 +8,9 @@ from dataclasses import replace
 from reports.curves import CurvePoint, bend, numeric, pareto, short_label
 from reports.document import Chart, Curve, Mark, Rule, Spot
 from reports.gate import parse
-from reports.pages.axes import fitted
-from reports.render.modes import pairs_of_modes
-from reports.render.words import number, share
+from reports.render.axis_limits import fitted
+from reports.render.formatting import number, share
+from reports.render.sweep_tables import pairs_of_modes
 from reports.sweep_schema import SweepFile, Value
 
 INTERVALS = "Bars are 95 % intervals."

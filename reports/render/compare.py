@@ -1,18 +1,25 @@
-"""Runs of one plan beside each other, and why they differ."""
+"""Runs side by side: their metrics, their tenants and priorities, and in detail what changed between two of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from engines.base import RequestRow
+from reports.changes import Changed, most_changed, took_ns
 from reports.percentiles import Percentiles
-from reports.render.compared_groups import compared_groups
-from reports.render.fitting import Table
-from reports.render.words import MISSING, number
+from reports.regression import Measured
+from reports.render.breakdown import waste_sentence
+from reports.render.checks import change_text
+from reports.render.formatting import MISSING, number
+from reports.render.table import Table
+from reports.scenarios import Pair, setting_differences
 from reports.schema import RunFile
-from reports.summary_schema import Summary, Waste
+from reports.summary_schema import Group as GroupSummary
+from reports.summary_schema import Summary
 
 DIFFERENT_WORK = "These runs did different work (workload hashes differ): do not compare them."
 DIFFERENT_PROMPTS = "These prompts have the same lengths, but say different things."
@@ -101,16 +108,16 @@ def side_by_side(
         for name, run in zip(names, runs, strict=True)
         if run.engine.prediction
     ]
-    parts += [_table(names, rows_of(summaries, chosen)), *compared_groups(names, runs), Text()]
+    parts += [_metric_table(names, rows_of(summaries, chosen)), *compared_groups(names, runs), Text()]
     parts += [
         Text(f"{name}: {sentence}")
         for name, one in zip(names, summaries, strict=True)
-        if one.waste is not None and (sentence := reason(one.waste))
+        if one.waste is not None and (sentence := waste_sentence(one.waste))
     ]
     return Group(*parts)
 
 
-def _table(names: Sequence[str], rows: Sequence[tuple[str, list[float | None]]]) -> Table:
+def _metric_table(names: Sequence[str], rows: Sequence[tuple[str, list[float | None]]]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("")
     for name in [*names, f"{names[-1]} / {names[0]}"]:
@@ -122,30 +129,129 @@ def _table(names: Sequence[str], rows: Sequence[tuple[str, list[float | None]]])
     return table
 
 
-def reason(waste: Waste) -> str:
-    """Where the seats and the tokens went, in words."""
-    if not waste.slot_steps or not waste.launched_tokens:
-        return ""
-    lost = waste.dead_slot_steps + waste.idle_slot_steps
-    parts = [
-        f"{count:,} {words}"
-        for count, words in (
-            (waste.dead_slot_steps, "with a finished request kept in its batch"),
-            (waste.idle_slot_steps, "with nobody at work in the seat"),
+def compared_groups(names: Sequence[str], runs: Sequence[RunFile]) -> list[RenderableType]:
+    """A table for tenants and one for priorities, a section for each in it; nothing where a run has no such split, or
+    no part is in all runs. names: of the runs."""
+    summaries = [run.summary for run in runs if run.summary is not None]
+    opened = [run.workload.pacing.open_loop for run in runs]
+    views: list[RenderableType] = []
+    for word, splits in (
+        ("tenant", [one.by_tenant for one in summaries]),
+        ("priority", [one.by_priority for one in summaries]),
+    ):
+        shared = [label for label in splits[0] if all(label in one for one in splits)]
+        if shared:
+            views += [Text(), _group_table(word, names, shared, splits, opened)]
+    if not views:
+        return []
+    start = "; TTFT from the scheduled time" if any(opened) else ""
+    return [*views, Text(f"Times in ms{start}; the wait is that for a first seat.", "dim")]
+
+
+def _group_table(
+    word: str,
+    names: Sequence[str],
+    labels: Sequence[str],
+    splits: Sequence[Mapping[str, GroupSummary]],
+    opened: Sequence[bool],
+) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(f"by {word}")
+    for name in [*names, f"{names[-1]} / {names[0]}"]:
+        table.add_column(Text(name), justify="right")
+    for label in labels:
+        table.add_row(Text(f"{word} {label}", "bold"))
+        cells = [_group_cells(split[label], one) for split, one in zip(splits, opened, strict=True)]
+        for title in cells[0]:
+            values = [one[title] for one in cells]
+            first, last = values[0], values[-1]
+            ratio = f"{last / first:.2f}x" if first and last is not None else MISSING
+            table.add_row(f"  {title}", *map(number, values), ratio)
+    return table
+
+
+def _group_cells(one: GroupSummary, opened: bool) -> dict[str, float | None]:
+    ttft = one.latency.ttft_sched_ms if opened else one.latency.ttft_ms
+    return {
+        "requests": one.requests,
+        "TTFT P50": ttft.p50,
+        "TTFT P99": ttft.p99,
+        "TPOT P99": one.latency.tpot_ms.p99,
+        "longest wait": one.max_wait_ms,
+        "output tok/s": one.output_token_per_s,
+    }
+
+
+ENVIRONMENT_FIELDS = ("cpu", "cores", "platform", "cbbench", "git_commit", "torch", "numpy")  # of the environment
+
+
+def changes_view(pair: Pair, measured: Sequence[Measured], names: tuple[str, str]) -> RenderableType:
+    """For runs of different work only the settings: their requests have nothing to do with each other. Where nobody
+    knows what the work was, the metrics as well, but not request by request."""
+    parts: list[RenderableType] = [Text(), _changed_settings(pair)]
+    if pair.differences and not pair.unsaid:
+        return Group(*parts)
+    parts += [Text(), _changed_metrics(measured, names)]
+    if pair.unsaid or pair.baseline.record is None or pair.candidate.record is None:
+        return Group(*parts)
+    if changed := most_changed(pair.baseline.record, pair.candidate.record):
+        parts += [Text(), Text("Requests that changed most", "bold"), _changed_requests(changed)]
+    return Group(*parts)
+
+
+def _changed_settings(pair: Pair) -> Text:
+    before, after = pair.baseline.run, pair.candidate.run
+    lines = (
+        ("settings", setting_differences(_engine_settings(before), _engine_settings(after))),
+        ("machine and versions", setting_differences(*({name: run.environment.get(name) for name in ENVIRONMENT_FIELDS}
+                                                       for run in (before, after)))),
+        ("work", [pair.differences] if pair.differences else []),
+    )  # fmt: skip
+    text = Text()
+    for name, found in lines:
+        text.append(f"{name}: ", "bold").append(("; ".join(found) or "the same") + "\n")
+    text.rstrip()
+    return text
+
+
+def _engine_settings(run: RunFile) -> dict[str, object]:
+    """Settings by name; a simulated engine's law is told by its label, not by all its numbers."""
+    fields = {name: value for name, value in msgspec.structs.asdict(run.engine).items() if name != "config"}
+    return fields | {name: value for name, value in run.engine.config.items() if name != "law"}
+
+
+def _changed_metrics(measured: Sequence[Measured], names: tuple[str, str]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for at, name in enumerate(("metric", *names, "change (95 % interval of these requests)")):
+        table.add_column(name, justify="left" if at == 0 else "right", no_wrap=True)
+    for one in measured:
+        interval = one.spread.interval(0.05) if one.spread is not None else None
+        check = one.check("", "regression", "pass", "", "", interval)
+        table.add_row(one.budget.metric, number(one.before), number(one.after), change_text(check))
+    return table
+
+
+def _changed_requests(changed: Sequence[Changed]) -> Table:
+    table = Table(spare=[-1, -2], box=None, header_style="bold", pad_edge=False)
+    for name in ("request", "prompt", "output", "TTFT, ms", "E2EL, ms", "preempted", "end"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in changed:
+        before, after = one.before, one.after
+        table.add_row(
+            str(before.i),
+            str(before.prompt_tokens),
+            _both(str(before.output_tokens), str(after.output_tokens)),
+            _both(number(_ttft_ms(before)), number(_ttft_ms(after))),
+            _both(number(took_ns(before) / 1e6), number(took_ns(after) / 1e6)),
+            _both(str(before.preemptions), str(after.preemptions)),
+            _both(before.finish_reason or MISSING, after.finish_reason or MISSING),
         )
-        if count
-    ]
-    seats = f"{lost:,} of {waste.slot_steps:,} slot-steps did no work ({lost / waste.slot_steps:.0%})"
-    useless = waste.launched_tokens - waste.useful_tokens
-    kinds = (
-        (waste.dead_row_tokens, "dead rows"),
-        (waste.prompt_padding_tokens, "prompt padding"),
-        (waste.bucket_padding_tokens, "bucket padding"),
-        (waste.recomputed_tokens, "recomputed"),
-        (waste.discarded_tokens, "discarded"),
-    )
-    tokens = (
-        f"{useless:,} of {waste.launched_tokens:,} launched tokens were useless ({useless / waste.launched_tokens:.0%})"
-    )
-    detail = ", ".join(f"{count:,} {name}" for count, name in kinds if count)
-    return f"{seats}{': ' + ', '.join(parts) if parts else ''}; {tokens}{': ' + detail if detail else ''}."
+    return table
+
+
+def _both(before: str, after: str) -> str:
+    return before if before == after else f"{before} → {after}"
+
+
+def _ttft_ms(row: RequestRow) -> float | None:
+    return None if row.first is None else (row.first - row.scheduled) / 1e6

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from reports.metrics import PER_REQUEST
-from reports.pages.reported import Reported
+from reports.reported_run import ReportedRun
 from reports.sweep_schema import Point, SweepFile
 
 REQUEST_FIELDS = (
@@ -21,14 +21,14 @@ TIMES = ("scheduled", "sent", "first", "last", "end")
 INTERVALS = ("p99_ttft_ci_ms", "p99_tpot_ci_ms", "p99_e2el_ci_ms")
 
 
-def requests_csv(runs: Sequence[Reported]) -> str:
+def requests_csv(runs: Sequence[ReportedRun]) -> str:
     """A line per request that ended, in order of sending; of two runs with a column that says which."""
     named = ("run",) if len(runs) > 1 else ()
     header = (*named, *REQUEST_FIELDS, *(f"{name}_s" for name in TIMES), *PER_REQUEST)
     return _csv(header, (line for one in runs for line in _requests(one, bool(named))))
 
 
-def _requests(one: Reported, named: bool) -> Iterable[list[Any]]:
+def _requests(one: ReportedRun, named: bool) -> Iterable[list[Any]]:
     latencies = [one.times.latency(name).tolist() for name in PER_REQUEST]
     for at, index in enumerate(one.times.row.tolist()):
         row = one.record.rows[index]

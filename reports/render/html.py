@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from html import escape
+from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
-from cbbench import __version__
 from reports.document import Block, Chart, Figures, Report, Section, Table, Text
 from reports.render.palette import DARK, LIGHT, style
 
@@ -25,7 +25,7 @@ def html(report: Report) -> str:
         tone=report.tone,
         style=_filled(_asset("report.css"), light=style(LIGHT), dark=style(DARK)),
         sections="\n".join(_section(one, names) for one in report.sections),
-        footer=escape(f"cbbench {__version__}"),
+        footer=escape(f"cbbench {version('cbbench')}"),
         charts=_embedded(specs),
         vega=vega,
         script=_asset("report.js"),
@@ -34,7 +34,7 @@ def html(report: Report) -> str:
 
 def _drawn(found: list[Chart]) -> tuple[dict[str, Any], str]:
     """(specifications by the name of their place in the page, the library that draws them)"""
-    from reports.render.charts.spec import javascript, spec
+    from reports.render.charts.vega import javascript, spec
 
     specs = {f"chart-{at}": spec(chart) for at, chart in enumerate(found)}
     return specs, javascript().replace("</script", "<\\/script")

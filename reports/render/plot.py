@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from rich.text import Text
 
-from reports.extent import within
+from reports.render.axis_limits import within
 
 BRAILLE = 0x2800
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bit of the dot in row, column of a cell

@@ -20,19 +20,19 @@ NAMES = {"p99_ttft_ms": "P99 TTFT in ms", "p99_tpot_ms": "P99 TPOT in ms"}
 Number = Callable[[Point], float | None]
 
 
-def pictures(sweep: SweepFile, width: int) -> list[Text]:
+def sweep_plots(sweep: SweepFile, width: int) -> list[Text]:
     """The plots that this sweep has something for, each `width` characters wide at most."""
     by = f"by {sweep.params[0]}"
     drawn = [
-        _picture(sweep, width, lambda one: one.output_token_per_s or None, key, "output tok/s", f"{NAMES[key]}, {by}")
+        _plot_of(sweep, width, lambda one: one.output_token_per_s or None, key, "output tok/s", f"{NAMES[key]}, {by}")
         for key in ("p99_ttft_ms", "p99_tpot_ms")
     ]
     if "rate" in sweep.params and any(one.rate_per_s for one in sweep.points):
         name = f"{NAMES['p99_ttft_ms']} from the schedule, against the offered rate"
-        drawn.append(_picture(sweep, width, lambda one: one.rate_per_s, "p99_ttft_ms", "requests/s offered", name))
+        drawn.append(_plot_of(sweep, width, lambda one: one.rate_per_s, "p99_ttft_ms", "requests/s offered", name))
     if any(one.goodput_per_s is not None for one in sweep.points) and numeric(one.values[0] for one in sweep.points):
         name = "goodput: requests/s within the SLA"
-        drawn.append(_picture(sweep, width, _first_value, "goodput_per_s", sweep.params[0], name, log_x=True))
+        drawn.append(_plot_of(sweep, width, _first_value, "goodput_per_s", sweep.params[0], name, log_x=True))
     return drawn
 
 
@@ -40,7 +40,7 @@ def _first_value(point: Point) -> float:
     return float(point.values[0])
 
 
-def _picture(
+def _plot_of(
     sweep: SweepFile, width: int, x_of: Number, key: str, x_name: str, y_name: str, *, log_x: bool = False
 ) -> Text:
     lines = []

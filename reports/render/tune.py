@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from reports.render.fitting import Table
-from reports.render.words import number, share
+from reports.render.formatting import number, share
+from reports.render.table import Table
 from reports.tuning.file import Stage, TuneFile
 from reports.tuning.trials import Trial
 

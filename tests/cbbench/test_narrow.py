@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.render.words import number
+from reports.render.formatting import number
 from tests.cbbench.conftest import Outcome
 
 Call = Callable[..., Outcome]

@@ -11,10 +11,9 @@ import sys
 
 import pytest
 
-from reports.document import Axis, Bars, Chart, Curve, Line, Lines, Rule, Seats, Spot
-from reports.pages.axes import fitted
-from reports.render.charts.pictures import SCALE, WIDTH, png, svg
-from reports.render.charts.spec import spec
+from reports.document import Axis, Bars, Chart, Curve, Line, Lines, Rule, SlotTimeline, Spot
+from reports.render.axis_limits import fitted
+from reports.render.charts.vega import SCALE, WIDTH, png, spec, svg
 
 SPOTS = [
     Spot(10, 5, "1", "static", {"limit": "slots"}, (4, 7), (9, 11)),
@@ -30,7 +29,9 @@ PLOTS = {
     "bars": Bars(
         Axis("ms"), [("mean", "queue", 5.0), ("mean", "decode", 9.0)], {"queue": "padding", "decode": "decode"}
     ),
-    "seats": Seats(Axis("step", domain=(0, 9)), 2, 9, [(0, "decode", 0, 5), (1, "decode", 1, 9)], {"decode": "decode"}),
+    "seats": SlotTimeline(
+        Axis("step", domain=(0, 9)), 2, 9, [(0, "decode", 0, 5), (1, "decode", 1, 9)], {"decode": "decode"}
+    ),
 }
 
 
@@ -122,7 +123,7 @@ def test_without_the_extra_one_line_says_what_to_install() -> None:
         "try:\n    import reports.render.charts\n"
         "except FolderError as error: print(error)\n"
         "import reports.render.html, reports.render.markdown, reports.render.csv\n"
-        "import reports.pages.run, reports.pages.sweep, reports.pages.pair\n"
+        "import reports.pages.run, reports.pages.sweep, reports.pages.comparison\n"
         "assert 'vl_convert' not in sys.modules\n"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from reports.render.fitting import Table
+from reports.render.table import Table
 
 
 def table() -> Table:

@@ -8,7 +8,7 @@ import pytest
 from engines.base import GpuSample, Signal
 from reports.gpu import with_gpu
 from reports.metrics import definitions
-from reports.render.terminal import gpu_line
+from reports.render.run import gpu_line
 from reports.summary_schema import Signals
 
 

@@ -18,20 +18,20 @@ import pytest
 
 from engines.base import RunRecord, Signal
 from reports.curves import point_of
-from reports.document import Chart, Curve, Figures, Lines, Report, Seats, Table
+from reports.document import Chart, Curve, Figures, Lines, Report, SlotTimeline, Table
 from reports.over_time import distribution_curve, latency_over_time, requests_over_time, signals_over_time
-from reports.pages.axes import fitted, log_ticks
+from reports.pages.comparison import comparison_report, labels_of
 from reports.pages.evidence import over_time_charts
-from reports.pages.pair import labels_of, pair_report
-from reports.pages.reported import Reported, reported
 from reports.pages.run import run_report
 from reports.pages.slots import slot_charts
 from reports.pages.sweep import sweep_report
 from reports.recommend import recommend
+from reports.render.axis_limits import fitted, log_ticks
+from reports.render.charts.labels import SIDES, place
 from reports.render.csv import points_csv, requests_csv
 from reports.render.html import html
-from reports.render.labels import SIDES, place
 from reports.render.markdown import report_markdown
+from reports.reported_run import ReportedRun, reported_run
 from reports.schema import Validity
 from reports.summary import completed_run
 from reports.sweep_schema import Point, SweepFile, Value
@@ -40,12 +40,12 @@ from tests.reports.factory import MS, bus_stop, header, ledger, record, row, sea
 EVIL = "<script>alert(1)</script>|`x`"
 
 
-def one_run(made: RunRecord | None = None, label: str = "", **fields: object) -> Reported:
+def one_run(made: RunRecord | None = None, label: str = "", **fields: object) -> ReportedRun:
     made = made or bus_stop()
-    return reported(label, completed_run(made, header(event_unit="step", **fields)), made)  # type: ignore[arg-type]
+    return reported_run(label, completed_run(made, header(event_unit="step", **fields)), made)  # type: ignore[arg-type]
 
 
-def bus_pair() -> tuple[Reported, Reported]:
+def bus_pair() -> tuple[ReportedRun, ReportedRun]:
     static = one_run(bus_stop(), "static", mode="static", config={"max_num_seqs": 3})
     return static, one_run(bus_stop(mode="compact"), "continuous", config={"max_num_seqs": 3})
 
@@ -96,7 +96,7 @@ def page(kind: str) -> Report:
         return sweep_report(a_grid((8, 16, 32)), None)
     if kind == "run":
         return run_report(one_run())
-    return pair_report(*bus_pair()) if kind == "pair" else sweep_report(a_sweep(), one_run())
+    return comparison_report(*bus_pair()) if kind == "pair" else sweep_report(a_sweep(), one_run())
 
 
 def texts(report: Report) -> str:
@@ -165,12 +165,12 @@ def test_a_pair_says_what_changed_and_what_theory_expects() -> None:
     assert f"{expected:.2f}x predicted" in said
     assert "| launched tokens | 600 | 260 | 0.43x |" in said
     other = one_run(bus_stop(), "other", sha256="cd" * 32)
-    assert pair_report(bus_pair()[0], other).word == "DIFFERENT WORK"
+    assert comparison_report(bus_pair()[0], other).word == "DIFFERENT WORK"
 
 
 def test_a_folder_keeps_its_name() -> None:
     here, there = one_run(label="kv/../x"), one_run(label="swap")
-    report = pair_report(here, there)
+    report = comparison_report(here, there)
     assert report.title == "swap against kv/../x"
     assert all(re.fullmatch(r"[\w-]+", one.name) for one in report.charts())
     assert len({one.name for one in report.charts()}) == len(report.charts())
@@ -187,7 +187,7 @@ def test_slots_of_two_runs_share_their_axes() -> None:
     static, continuous = bus_pair()
     continuous = continuous._replace(record=cut(continuous.record, 150))
     charts = slot_charts([(one.label, one.record, one.run) for one in (static, continuous)])
-    plots = [one.plot for one in charts if isinstance(one.plot, Seats)]
+    plots = [one.plot for one in charts if isinstance(one.plot, SlotTimeline)]
     assert [one.x.domain for one in plots] == [(0.0, 200.0), (0.0, 200.0), (0.0, 2.0), (0.0, 2.0)]
     assert [one.end for one in plots] == [200.0, 150.0, 2.0, 1.5]
     assert [one.x.quiet for one in plots] == [True, False, True, False]
@@ -208,7 +208,7 @@ def test_a_long_run_shows_a_window_of_its_slots() -> None:
         steps=ledger([1] * 2 * n, [0] * 2 * n, 2),
     )
     (steps, _) = slot_charts([("", made, header(rate_per_s=1.0, event_unit="step"))])
-    assert isinstance(steps.plot, Seats)
+    assert isinstance(steps.plot, SlotTimeline)
     assert len(steps.plot.spans) <= 2010
     assert steps.caption == "Steps 2,001 to 4,000 of 6,000."
 
@@ -465,7 +465,7 @@ def test_what_a_user_wrote_stays_text() -> None:
     )
     made = record([row(0, status="failed", finish_reason="error", error=EVIL)])
     failed = completed_run(made, evil)
-    for report in (run_report(reported(EVIL, evil, run.record)), run_report(reported("", failed, made))):
+    for report in (run_report(reported_run(EVIL, evil, run.record)), run_report(reported_run("", failed, made))):
         text = html(report)
         assert "<script>alert" not in text
         assert text.count("</script") == 3
@@ -478,7 +478,7 @@ def test_what_a_user_wrote_stays_text() -> None:
 def test_no_line_grows_with_the_run() -> None:
     starts = np.arange(4000) * 10.0
     made = record([row(i, [start + 20 + i % 7, start + 50], scheduled_ms=start) for i, start in enumerate(starts)])
-    report = run_report(reported("", completed_run(made, header(rate_per_s=100.0)), made))
+    report = run_report(reported_run("", completed_run(made, header(rate_per_s=100.0)), made))
     longest = {
         one.name: max(map(len, (x.xs for x in one.plot.lines)))
         for one in report.charts()

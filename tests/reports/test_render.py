@@ -13,9 +13,10 @@ from rich.console import Console, RenderableType
 from engines.base import RunRecord, Stint
 from reports.curves import point_of
 from reports.recommend import recommend
+from reports.render.compare import side_by_side
 from reports.render.plot import Axis, curve, tick
+from reports.render.run import run_view
 from reports.render.sweep import sweep_view
-from reports.render.terminal import run_view, side_by_side
 from reports.render.timeline import timeline
 from reports.schema import EngineInfo, RunFile, Validity
 from reports.seats import Seat, seat_counts, seat_spans, tail_of

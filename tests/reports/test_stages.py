@@ -13,11 +13,11 @@ from rich.console import Console
 from reports.document import Chart, Lines, Rule, Table
 from reports.metrics import request_times
 from reports.pages.evidence import over_time_charts
-from reports.pages.groups import group_section
-from reports.pages.reported import Reported
-from reports.render.charts.spec import spec
-from reports.render.stages import sentences, stage_columns, stage_rows
-from reports.render.terminal import run_view
+from reports.pages.splits import group_section
+from reports.render.charts.vega import spec
+from reports.render.run import run_view
+from reports.render.splits import stage_columns, stage_rows, stage_sentences
+from reports.reported_run import ReportedRun
 from reports.schema import RunFile
 from reports.scope import Scope
 from reports.staged import first_beyond
@@ -50,23 +50,23 @@ def test_each_stage_is_judged_as_an_sla_on_it_is() -> None:
 def test_a_sentence_says_through_which_stage_it_holds() -> None:
     stages = by_stage(stepped_run("p99_ttft_ms<=500"))
     assert first_beyond(stages) == "2: 20 for 20s"
-    assert sentences(stages) == [
+    assert stage_sentences(stages) == [
         "p99_ttft_ms<=500 holds through stage 1 (10 requests/s); stage 2 (20 requests/s) is the first beyond it, at 906"
     ]
-    assert sentences(by_stage(stepped_run("p99_ttft_ms<=5"))) == [
+    assert stage_sentences(by_stage(stepped_run("p99_ttft_ms<=5"))) == [
         "p99_ttft_ms<=5: stage 1 (10 requests/s) is the first beyond it, at 56"
     ]
-    assert sentences(by_stage(stepped_run("p99_ttft_ms<=1000"))) == ["p99_ttft_ms<=1000 holds in every stage"]
-    assert sentences(by_stage(stepped_run("p99_ttft_ms[stage=1]<=500", "request_per_s>=1"))) == []
+    assert stage_sentences(by_stage(stepped_run("p99_ttft_ms<=1000"))) == ["p99_ttft_ms<=1000 holds in every stage"]
+    assert stage_sentences(by_stage(stepped_run("p99_ttft_ms[stage=1]<=500", "request_per_s>=1"))) == []
 
 
 def test_a_sentence_claims_no_more_than_the_sample_does() -> None:
-    (said,) = sentences(by_stage(stepped_run("p999_ttft_ms<=500")))
+    (said,) = stage_sentences(by_stage(stepped_run("p999_ttft_ms<=500")))
     assert said.startswith(
         "p999_ttft_ms<=500 is not exceeded through stage 1 (10 requests/s); stage 2 (20 requests/s) is the first"
     )
     assert "Not proved in stage 1 (1: none of 400 requests of stage 1 beyond it" in said
-    (open_in_all,) = sentences(by_stage(stepped_run("p999_ttft_ms<=1000")))
+    (open_in_all,) = stage_sentences(by_stage(stepped_run("p999_ttft_ms<=1000")))
     assert open_in_all.startswith("p999_ttft_ms<=1000 is not exceeded in any stage. Not proved in stages 1, 2 (2: none")
 
 
@@ -83,7 +83,7 @@ def test_the_queue_of_a_stage_that_only_grows_is_not_held_against_one_that_does_
     assert run.validity is not None
     assert run.validity.verdict == "overloaded"
     assert [one.sla[0].verdict for one in by_stage(run).values()] == ["pass", "inconclusive"]
-    assert "Not proved in stage 2 (2: refused: in an overloaded run" in sentences(by_stage(run))[0]
+    assert "Not proved in stage 2 (2: refused: in an overloaded run" in stage_sentences(by_stage(run))[0]
 
 
 def test_the_table_has_asked_and_done_and_marks_the_first_beyond() -> None:
@@ -112,7 +112,7 @@ def test_terminal_and_page_show_it() -> None:
     assert "fail ◄" in told
     assert "service" not in told, "a stage is not a tenant"
     made = stepped()
-    (table,) = group_section([Reported("", run, made, request_times(made))]).blocks
+    (table,) = group_section([ReportedRun("", run, made, request_times(made))]).blocks
     assert isinstance(table, Table)
     assert (table.columns[0], table.marked) == ("stage", 1)
 
@@ -157,7 +157,7 @@ def test_the_rate_at_which_a_ramp_breaks_is_read_off_its_parts() -> None:
     assert [one.verdict for one in run.sla[1:]] == ["pass", "fail", "fail"]
     assert run.sla[3].n == sum(one.requests for one in found.values() if one.key != "then")
     assert first_beyond(found) == "1.6: 12–14"
-    assert sentences(found)[0] == (
+    assert stage_sentences(found)[0] == (
         "p50_ttft_ms<=500 holds through stage 1.5 (10 to 12 requests/s); stage 1.6 (12 to 14 requests/s) is the first "
         "beyond it, at 903"
     )
@@ -170,7 +170,7 @@ def test_a_part_that_is_not_there_is_told_with_those_that_are() -> None:
     assert missing == "no such stage; there are 1 (4..24 for 300s, in parts 1.1 to 1.8), then (24)"
 
 
-def marks(runs: Sequence[Reported]) -> list[list[Rule]]:
+def marks(runs: Sequence[ReportedRun]) -> list[list[Rule]]:
     """Of each chart over time."""
     charts = [one for one in over_time_charts(runs) if isinstance(one, Chart)]
     return [list(one.plot.rules) for one in charts if isinstance(one.plot, Lines)]
@@ -178,7 +178,7 @@ def marks(runs: Sequence[Reported]) -> list[list[Rule]]:
 
 def test_charts_over_time_have_a_mark_where_each_stage_begins() -> None:
     made = stepped()
-    one = Reported("", stepped_run(), made, request_times(made))
+    one = ReportedRun("", stepped_run(), made, request_times(made))
     found = marks([one])
     assert len(found) == 3, "requests, TTFT and TPOT; without a ledger no signals"
     assert all(
@@ -191,7 +191,7 @@ def test_charts_over_time_have_a_mark_where_each_stage_begins() -> None:
     short = msgspec.structs.replace(short, workload=msgspec.structs.replace(short.workload, pacing=pacing))
     labels = [rule.label for rule in marks([one._replace(run=short)])[0]]
     assert labels == ["10/s", "", "15/s", ""], "one second of 61 has no room for a label"
-    steady = Reported("", completed_run(made, header(rate_per_s=13.0)), made, one.times)
+    steady = ReportedRun("", completed_run(made, header(rate_per_s=13.0)), made, one.times)
     assert not any(marks([steady])), "no stages"
     assert not any(marks([one, steady])), "not the same"
     assert all(map(marks, [[one, one]]))
@@ -199,7 +199,7 @@ def test_charts_over_time_have_a_mark_where_each_stage_begins() -> None:
 
 def test_the_chart_has_the_marks() -> None:
     made = stepped()
-    chart = over_time_charts([Reported("", stepped_run(), made, request_times(made))])[0]
+    chart = over_time_charts([ReportedRun("", stepped_run(), made, request_times(made))])[0]
     assert isinstance(chart, Chart)
     made_of = spec(chart)
     kinds = [layer["mark"]["type"] for layer in made_of["layer"] if layer["mark"].get("color") == "var(--muted)"]

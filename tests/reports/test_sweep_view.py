@@ -10,9 +10,9 @@ from rich.console import Console
 
 from reports.limits import annotated
 from reports.recommend import recommend
+from reports.render.formatting import stacked
 from reports.render.plot import Line, plot
 from reports.render.sweep import sweep_view
-from reports.render.words import stacked
 from reports.schema import SlaResult, Validity
 from reports.summary_schema import Signals
 from reports.sweep_schema import Point, SweepFile, Value

@@ -8,10 +8,10 @@ from rich.console import Console, RenderableType
 
 from engines.base import RunRecord
 from reports.curves import merge, point_of
-from reports.pages.tenants import tenant_blocks
+from reports.pages.sweep import tenant_blocks
 from reports.render.compare import side_by_side
 from reports.render.sweep import sweep_view
-from reports.render.tenants import tenants_table
+from reports.render.sweep_tables import tenants_table
 from reports.schema import RunFile
 from reports.summary import completed_run
 from reports.sweep_schema import Point, SweepFile, TenantPoint

@@ -8,9 +8,9 @@ from dataclasses import replace
 import altair as alt
 
 from reports.document import Curve, Mark
-from reports.extent import within
-from reports.render import labels
-from reports.render.charts.parts import axis_of, colour_of, data_of, rule_layers
+from reports.render.axis_limits import within
+from reports.render.charts import labels
+from reports.render.charts.layers import axis_of, colour_of, data_of, rule_layers
 from reports.render.palette import series
 
 # Around a point: a shape and its area. The diamond is so large that a ring fits into it.

@@ -1,12 +1,23 @@
-"""Axes that fit their values."""
+"""The limits of a chart's axis: fitted to the values, and never so far that doubles overflow."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from reports.document import Axis
-from reports.extent import FARTHEST, drawable
+
+FARTHEST = 1e150
+
+
+def drawable(values: Iterable[float]) -> list[float]:
+    """Those that are numbers, none farther than FARTHEST."""
+    return [within(one) for one in values if math.isfinite(one)]
+
+
+def within(value: float) -> float:
+    return max(-FARTHEST, min(FARTHEST, value))
+
 
 LOG_SPAN = 10.0
 MOST_POWERS = 30  # of ten on one axis

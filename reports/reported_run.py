@@ -12,7 +12,7 @@ from reports.schema import RunFile
 from reports.summary_schema import Distribution, Summary
 
 
-class Reported(NamedTuple):
+class ReportedRun(NamedTuple):
     """`label` tells it from the other run of a pair; empty where it is alone."""
 
     label: str
@@ -49,8 +49,8 @@ class Reported(NamedTuple):
         return {"TTFT": latency.ttft_ms, "TPOT": latency.tpot_ms, "E2EL": latency.e2el_ms}
 
 
-def reported(label: str, run: RunFile, record: RunRecord, asked: Sequence[float] = SHOWN) -> Reported:
+def reported_run(label: str, run: RunFile, record: RunRecord, asked: Sequence[float] = SHOWN) -> ReportedRun:
     """ValueError for a run without a summary."""
     if run.summary is None:
         raise ValueError("the run has no summary; rebuild it first")
-    return Reported(label, run, record, request_times(record), asked)
+    return ReportedRun(label, run, record, request_times(record), asked)

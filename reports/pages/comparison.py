@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from reports.document import Block, Figure, Figures, Report, Section, Table, Text, Tone
-from reports.pages.details import capital, configuration, definition_section, environment, sla_table, warnings_of
+from reports.pages.details import (
+    capital,
+    configuration,
+    definition_section,
+    environment,
+    sla_table,
+    warnings_of,
+    workload_title,
+)
 from reports.pages.evidence import evidence, slot_sections
-from reports.pages.reported import Reported
 from reports.pages.run import title_of
-from reports.pages.workload import workload_title
 from reports.percentiles import SHOWN
 from reports.render.compare import DIFFERENT_PROMPTS, DIFFERENT_WORK, rows_of
-from reports.render.modes import MODES
-from reports.render.words import MISSING, number
+from reports.render.formatting import MISSING, number
+from reports.render.sweep_tables import MODES
+from reports.reported_run import ReportedRun
 from reports.schema import RunFile
 from workloads.length_pairs import max_over_mean
 
 
-def pair_report(first: Reported, second: Reported) -> Report:
+def comparison_report(first: ReportedRun, second: ReportedRun) -> Report:
     """Side by side. Runs that did different work are shown too, and the first thing said is that they differ."""
     runs = [first, second]
     labelled = [(one.label, one.run) for one in runs]
@@ -53,7 +60,7 @@ def labels_of(first: RunFile, second: RunFile, names: tuple[str, str]) -> tuple[
     return names if names[0] != names[1] else (f"A: {names[0]}", f"B: {names[1]}")
 
 
-def result_blocks(first: Reported, second: Reported, same: bool) -> list[Block]:
+def result_blocks(first: ReportedRun, second: ReportedRun, same: bool) -> list[Block]:
     blocks: list[Block] = []
     if not same:
         blocks.append(Text(DIFFERENT_WORK, "bad"))
@@ -72,7 +79,7 @@ def result_blocks(first: Reported, second: Reported, same: bool) -> list[Block]:
     return blocks
 
 
-def lead(first: Reported, second: Reported) -> str:
+def lead(first: ReportedRun, second: ReportedRun) -> str:
     """What changed, in one sentence."""
     before, after = (one.summary.throughput.output_token_per_s for one in (first, second))
     parts = []
@@ -89,7 +96,7 @@ def lead(first: Reported, second: Reported) -> str:
     )
 
 
-def ratio_figures(first: Reported, second: Reported) -> Figures:
+def ratio_figures(first: ReportedRun, second: ReportedRun) -> Figures:
     def ratio(old: float | None, new: float | None) -> str:
         return f"{new / old:.2f}x" if old and new else MISSING
 
@@ -102,7 +109,7 @@ def ratio_figures(first: Reported, second: Reported) -> Figures:
     return Figures(shown)
 
 
-def predicted_gain(first: Reported, second: Reported) -> str | None:
+def predicted_gain(first: ReportedRun, second: ReportedRun) -> str | None:
     """What theory expects of continuous over static batching: E[longest of a batch] / mean output length."""
     sides = {one.run.engine.mode: one for one in (first, second)}
     if set(sides) != {"static", "continuous"}:
@@ -120,7 +127,7 @@ def predicted_gain(first: Reported, second: Reported) -> str | None:
     )
 
 
-def side_by_side(first: Reported, second: Reported) -> Table:
+def side_by_side(first: ReportedRun, second: ReportedRun) -> Table:
     chosen = None if first.asked == SHOWN else [first.percentiles, second.percentiles]
     rows = []
     for title, (old, new) in rows_of([first.summary, second.summary], chosen):

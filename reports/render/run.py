@@ -11,14 +11,11 @@ from rich.text import Text
 from reports.gate import exit_code, failed_and_open
 from reports.metrics import LATENCIES
 from reports.percentiles import Percentiles, percentiles
+from reports.render.breakdown import slot_table, token_table
 from reports.render.compare import side_by_side
-from reports.render.fitting import Table
-from reports.render.groups import group_views
-from reports.render.instances import instance_table, transfer_text
-from reports.render.load import how_many, rates
-from reports.render.stages import sentences, stage_views
-from reports.render.waste import slot_table, token_table
-from reports.render.words import number, share, verdict
+from reports.render.formatting import counts_text, number, rates_text, share, verdict
+from reports.render.splits import group_views, instance_table, stage_sentences, stage_views, transfer_text
+from reports.render.table import Table
 from reports.schema import RunFile
 from reports.summary_schema import Distribution, Signals, Summary
 
@@ -34,7 +31,7 @@ def run_view(run: RunFile, chosen: Percentiles | None = None) -> RenderableType:
     parts: list[RenderableType] = [headline(run)]
     parts += [Text(f"note: {note}", style="yellow") for note in run.notes]
     if run.sla:
-        parts += [Text(), sla_table(run), *map(Text, sentences(run.summary.by_stage))]
+        parts += [Text(), sla_table(run), *map(Text, stage_sentences(run.summary.by_stage))]
     parts += [Text(), throughput_text(run), Text(), latency_table(run.summary, run.workload.pacing.open_loop, chosen)]
     if run.summary.instances:
         parts += [Text(), instance_table(run.summary)]
@@ -99,7 +96,7 @@ def throughput_text(run: RunFile) -> Text:
     counts, speed = run.summary.requests, run.summary.throughput
     text = Text.assemble(
         (f"{number(speed.output_token_per_s)} output tok/s", "bold"),
-        f" · {number(speed.total_token_per_s)} total tok/s · {rates(run)}",
+        f" · {number(speed.total_token_per_s)} total tok/s · {rates_text(run)}",
         f" over {speed.window_s:.4g} s",
     )
     if speed.steady is not None:
@@ -108,7 +105,7 @@ def throughput_text(run: RunFile) -> Text:
             f"\n{number(steady.output_token_per_s)} output tok/s while steady "
             f"(from {steady.start_s:.3g} to {steady.end_s:.3g} s, without ramp and drain)"
         )
-    text.append(f"\n{how_many(counts)}")
+    text.append(f"\n{counts_text(counts)}")
     for word, count in (("failed", counts.failed), ("cancelled", counts.cancelled)):
         text.append(f", {count} {word}", style="red" if count else "default")
     if counts.errors:

@@ -1,8 +1,11 @@
-"""Numbers and verdicts as people read them."""
+"""Numbers, shares, verdicts, rates and counts as a reader sees them."""
 
 from __future__ import annotations
 
 from rich.text import Text
+
+from reports.schema import RunFile
+from reports.summary_schema import Requests
 
 STYLES = {
     "pass": "bold green",
@@ -41,3 +44,17 @@ def stacked(param: str) -> str:
             lines.append("")
         lines[-1] += word
     return "\n".join(lines)
+
+
+def rates_text(run: RunFile) -> str:
+    """12 requests/s asked, 7.6 done · 7.6 requests/s where nothing is scheduled"""
+    done = number(run.summary.throughput.request_per_s if run.summary is not None else None)
+    asked, mean = run.workload.asked_per_s, " on average" if run.workload.pacing.rate_schedule else ""
+    return f"{done} requests/s" if asked is None else f"{number(asked)} requests/s asked{mean}, {done} done"
+
+
+def counts_text(counts: Requests) -> str:
+    """64 of 64 requests completed; where some were never sent, 24 of 64 requests sent: 24 completed"""
+    if counts.sent < counts.planned:
+        return f"{counts.sent:,} of {counts.planned:,} requests sent: {counts.completed:,} completed"
+    return f"{counts.completed:,} of {counts.planned:,} requests completed"

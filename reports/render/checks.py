@@ -1,4 +1,4 @@
-"""A gate's checks in the terminal: the verdict first, then a table per scenario, and why each one is so."""
+"""The checks of a gate, in the terminal and as Markdown: the verdict first, then a table, and the reasons."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from reports.checks import Check, GateResult, failed_and_open_checks
-from reports.render.fitting import Table
-from reports.render.words import MISSING, number, verdict
+from reports.render.formatting import MISSING, number, verdict
+from reports.render.table import Table
 
 ORDER = ("fail", "inconclusive", "warn", "pass")
 
 
-def gate_view(result: GateResult) -> RenderableType:
+def checks_view(result: GateResult) -> RenderableType:
     counts = [(word, sum(one.verdict == word for one in result.checks)) for word in ORDER]
     head = verdict(result.verdict)
     head.append("  " + ", ".join(f"{count} {word}" for word, count in counts if count), style="default")
@@ -25,14 +25,14 @@ def gate_view(result: GateResult) -> RenderableType:
     ordered = sorted(result.checks, key=lambda one: one.scenario)
     for scenario, group in groupby(ordered, key=lambda one: one.scenario):
         checks = list(group)
-        parts += [Text(), Text(scenario, "bold"), _table(checks)]
+        parts += [Text(), Text(scenario, "bold"), _checks_table(checks)]
         parts += _reasons([one for one in checks if one.kind == "sla" or one.verdict != "pass"])
     parts += [Text()] if result.notes else []
     parts += [Text(f"note: {note}", style="yellow") for note in result.notes]
     return Group(*parts)
 
 
-def _table(checks: Sequence[Check]) -> Table:
+def _checks_table(checks: Sequence[Check]) -> Table:
     compared = any(one.baseline is not None or one.change is not None for one in checks)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("", "metric", "value", *(("baseline", "change") if compared else ()), "limit"):
@@ -60,7 +60,7 @@ def _reason(checks: Sequence[Check], words: str) -> Text:
     return Text.assemble((f"{', '.join(one.metric for one in checks)}: ", style), (words, "dim"))
 
 
-def said(one: Check) -> str:
+def check_sentence(one: Check) -> str:
     """The change, or the value where there is none, and why; for where a check stands alone."""
     change = change_text(one)
     if change == MISSING and one.kind == "sla" and one.value is not None:
@@ -80,3 +80,32 @@ def change_text(one: Check) -> str:
 
 def percent(change: float, unit: str = " %") -> str:
     return f"{100 * change:+.2f}{unit}"
+
+
+MARKS = {"pass": "✅ pass", "warn": "⚠️ warn", "fail": "❌ fail", "inconclusive": "❔ inconclusive"}
+
+
+def checks_markdown(result: GateResult) -> str:
+    lines = [
+        f"### cbbench gate: {MARKS[result.verdict]}",
+        "",
+        *([_cell(told), ""] if (told := failed_and_open_checks(result)) is not None else []),
+        "| | scenario | metric | value | baseline | change | limit | why |",
+        "| --- | --- | --- | ---: | ---: | ---: | --- | --- |",
+    ]
+    lines += [_row(one) for one in sorted(result.checks, key=lambda one: ORDER.index(one.verdict))]
+    lines += ["", *(f"- {_cell(note)}" for note in result.notes)] if result.notes else []
+    return "\n".join(lines) + "\n"
+
+
+def _row(one: Check) -> str:
+    cells = (
+        MARKS[one.verdict], one.scenario, f"`{one.metric}`", number(one.value), number(one.baseline), change_text(one),
+        one.limit, one.told,
+    )  # fmt: skip
+    return "| " + " | ".join(map(_cell, cells)) + " |"
+
+
+def _cell(text: str) -> str:
+    """A bar or a line break would end the cell, and < may begin HTML."""
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")

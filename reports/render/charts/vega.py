@@ -1,8 +1,9 @@
-"""The specification of a whole chart, and the script with which a page draws it."""
+"""A chart as a Vega-Lite specification, and drawn from it: the script of a page, SVG and PNG."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any, cast
@@ -11,11 +12,10 @@ import altair as alt
 import vl_convert
 
 from reports.document import Bars, Chart, Curve, Lines
-from reports.extent import within
-from reports.render.charts.bars import bar_layers
+from reports.render.axis_limits import within
 from reports.render.charts.curve import curve_layers
-from reports.render.charts.lines import line_layers
-from reports.render.charts.seats import seat_layers
+from reports.render.charts.layers import bar_layers, line_layers, slot_layers
+from reports.render.palette import LIGHT
 
 Spec = dict[str, Any]
 
@@ -39,7 +39,7 @@ def spec(chart: Chart) -> Spec:
     elif isinstance(plot, Bars):
         layers, height = bar_layers(plot), 34 * len({bar for bar, _, _ in plot.parts}) + 10
     else:
-        layers, height = seat_layers(plot), plot.slots * (18 if plot.slots <= 8 else 12 if plot.slots <= 32 else 8)
+        layers, height = slot_layers(plot), plot.slots * (18 if plot.slots <= 8 else 12 if plot.slots <= 32 else 8)
     made: Spec = alt.layer(*layers).properties(width="container", height=height).to_dict(validate=False)
     made["config"] = _config()
     made["autosize"] = {"type": "fit-x", "contains": "padding"}
@@ -82,3 +82,41 @@ def _config() -> Spec:
         },
         "text": {"fontSize": 11},
     }  # fmt: skip
+
+
+WIDTH = 720  # pixels
+SCALE = 2.0  # of PNG, for screens of today
+
+
+def svg(chart: Chart) -> str:
+    """Its ids are its own: vl-convert counts clip paths on from one picture to the next."""
+    drawn = str(vl_convert.vegalite_to_svg(_picture(chart)))
+    ids = {found: f"{chart.name}-{at}" for at, found in enumerate(dict.fromkeys(re.findall(r'id="(clip\d+)"', drawn)))}
+    return re.sub(r"(?<=[\"#])clip\d+(?=[\")])", lambda found: ids.get(found[0], found[0]), drawn)
+
+
+def png(chart: Chart) -> bytes:
+    return bytes(vl_convert.vegalite_to_png(_picture(chart), scale=SCALE))
+
+
+def _picture(chart: Chart) -> Spec:
+    """On white paper, with its title, and a width of its own."""
+    made = spec(chart) | {"width": WIDTH, "background": LIGHT["paper"], "padding": 16}
+    caption = {"subtitle": _wrapped(chart.caption)} if chart.caption else {}
+    made["title"] = {"text": chart.title, "anchor": "start", "offset": 12, **caption}
+    return cast(Spec, with_values(made, _coloured))
+
+
+def _coloured(value: Any) -> Any:
+    """The colour itself: outside a page nothing knows the variables."""
+    found = re.fullmatch(r"var\(--([\w-]+)\)", value) if isinstance(value, str) else None
+    return LIGHT[found[1]] if found else value
+
+
+def _wrapped(text: str, width: int = 110) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + len(word) >= width:
+            lines.append("")
+        lines[-1] += (" " if lines[-1] else "") + word
+    return lines
