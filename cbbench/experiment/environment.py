@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ def environment(gpu: Gpu | None = None) -> dict[str, Any]:
     }
 
 
+@cache
 def cpu_model() -> str | None:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -46,6 +48,7 @@ def cpu_model() -> str | None:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
 
 
+@cache  # a sweep asks at each of its points
 def git_commit() -> str | None:
     """Of cbbench's own checkout; None when it runs from an installed wheel."""
     root = Path(__file__).parents[2]

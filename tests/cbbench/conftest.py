@@ -39,12 +39,6 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of many short runs, in which no power is cut."""
-    monkeypatch.setattr(os, "fsync", lambda file: None)
-
-
-@pytest.fixture
 def one_thread() -> Iterator[None]:
     """The tiny model's steps are too short to share among cores."""
     before = torch.get_num_threads()

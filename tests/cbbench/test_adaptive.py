@@ -20,7 +20,6 @@ from reports.sweep_schema import Point
 from tests.cbbench.conftest import Outcome
 
 Call = Callable[..., Outcome]
-pytestmark = pytest.mark.usefixtures("no_fsync")
 SIMULATED = ("--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b")
 SEATS = Search(1, 400, whole=True, climbs=False, latency="p99_tpot_ms", judged=False)
 

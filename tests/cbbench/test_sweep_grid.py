@@ -18,7 +18,6 @@ from cbbench.experiment.sweep_runs import Sweep, folder_of
 from tests.cbbench.conftest import Outcome
 
 Call = Callable[..., Outcome]
-pytestmark = pytest.mark.usefixtures("no_fsync")
 SIMULATED = ("--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b")
 SMALL = (*SIMULATED, "--num-requests", 8, "--workload", "prompt=uniform(16,96);output=uniform(8,32)")
 

@@ -11,7 +11,6 @@ import pytest
 from tests.cbbench.conftest import Outcome
 
 Call = Callable[..., Outcome]
-pytestmark = pytest.mark.usefixtures("no_fsync")
 SIMULATED = ("--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b")
 FLOOD = (
     *SIMULATED, "--workload", "prompt=fixed(64);output=fixed(32)", "--tenants", "quiet;noisy:weight=0,burst=10:200",

@@ -36,7 +36,7 @@ def plain(line: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("document", ["tuning.md", "disaggregation.md"])
 def test_commands_print_what_it_says(
-    cbbench: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, no_fsync: None, document: str
+    cbbench: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, document: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     assert len(examples(document)) > 5

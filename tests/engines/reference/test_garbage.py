@@ -61,6 +61,7 @@ class Watching(SilentObserver):
         return False
 
 
+pytestmark = pytest.mark.usefixtures("real_collections")
 PLAN = RequestPlan.of([5, 30, 1, 60, 17, 9], [4, 1, 9, 12, 3, 20])
 
 

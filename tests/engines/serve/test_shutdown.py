@@ -116,6 +116,7 @@ def _refused(server: Running) -> bool:
     return False
 
 
+@pytest.mark.usefixtures("real_collections")
 def test_what_was_loaded_before_is_not_looked_at_by_the_garbage_collector_while_it_serves() -> None:
     """With torch that would be a pause of a tenth of a second for every stream."""
     with echoing() as (server, _):
