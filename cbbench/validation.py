@@ -21,7 +21,7 @@ from cbbench.config import (
 )
 from engines.remote.headers import parse_headers
 from engines.scheduling.pair import PairConfig
-from reports.gate import parse_all
+from reports.sla import parse_all
 from workloads.arrivals import requests_to_fill
 from workloads.errors import WorkloadError
 from workloads.rates import read_rate, requests_expected

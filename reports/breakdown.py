@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from engines.base import MISSING, RunRecord
 from engines.scheduling.ledger import Blocked, StepArray
 from reports import summary_schema
-from reports.instances import num_seats
+from reports.instances import ledger_slots
 from reports.quantiles import quantile
 from workloads.columns import IntColumn
 
@@ -163,7 +163,7 @@ def _preempted_ns(record: RunRecord) -> tuple[IntColumn, IntColumn]:
     decodes = np.zeros(len(stints), np.bool_)
     if record.steps["instance"].any():
         # By seats: a stay that no step was launched for has the number of a step that another instance may have taken.
-        decodes = stints[:, 0] >= num_seats(record.steps[record.steps["instance"] == 0])
+        decodes = stints[:, 0] >= ledger_slots(record.steps[record.steps["instance"] == 0])
         again = again[~_handed_over(record, of_row, decodes, again)]
     ended, admitted = stints[again, 3], stints[again + 1, 1]
     known = admitted <= steps

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from reports.gate import LATENCY, RATES, latency_of, stat_of
 from reports.metrics import IN_OPEN_LOOP, LATENCIES
 from reports.schema import RunFile
+from reports.sla import LATENCY, RATES, latency_of, stat_of
 from reports.summary_schema import Distribution
 
 # What a name stands for: the statistic that shows a change of a few percent in a handful of pairs (papers.md 3.5).

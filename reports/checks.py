@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from reports.gate import RATES, exit_code, failed_and_open, latency_of
 from reports.schema import RunFile, SlaResult
+from reports.sla import RATES, exit_code, failed_and_open, latency_of
 
 GATE_SCHEMA: Final = "cbbench.gate/1"
 
@@ -35,7 +35,7 @@ class Check(msgspec.Struct, frozen=True):
         return f"{self.reason} ({'; '.join(self.context)})" if self.context else self.reason
 
 
-class GateResult(msgspec.Struct, frozen=True, kw_only=True):
+class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What `cbbench gate --json` prints."""
 
     schema: Literal["cbbench.gate/1"] = GATE_SCHEMA
@@ -45,14 +45,14 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def failed_and_open_checks(result: GateResult) -> str | None:
+def failed_and_open_checks(result: CheckSummary) -> str | None:
     """Which checks failed and which are open, where there are both; with their scenario where there are several."""
     several = len({one.scenario for one in result.checks}) > 1
     judged = [(one, f"{one.metric} {one.limit}") for one in result.checks]
     return failed_and_open((f"{name} ({one.scenario})" if several else name, one.verdict) for one, name in judged)
 
 
-def gate_result(checks: Iterable[Check], notes: Iterable[str] = ()) -> GateResult:
+def summarize_checks(checks: Iterable[Check], notes: Iterable[str] = ()) -> CheckSummary:
     """The whole of it. No check at all is inconclusive: missing is not passing."""
     checks = tuple(checks)
     code = code_of(checks)
@@ -60,7 +60,7 @@ def gate_result(checks: Iterable[Check], notes: Iterable[str] = ()) -> GateResul
     verdict = words.get(code, "fail")
     if verdict == "pass" and any(one.verdict == "warn" for one in checks):
         verdict = "warn"
-    return GateResult(verdict=verdict, exit_code=code, checks=checks, notes=tuple(dict.fromkeys(notes)))
+    return CheckSummary(verdict=verdict, exit_code=code, checks=checks, notes=tuple(dict.fromkeys(notes)))
 
 
 def code_of(checks: tuple[Check, ...]) -> int:

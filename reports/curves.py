@@ -7,17 +7,17 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 from scipy.stats import t as student_t
 
 from reports.files import FolderError, read_json, write_atomic
-from reports.merging import merged_point
-from reports.saturation import saturation
+from reports.repeats import merged_point
 from reports.schema import RunFile
 from reports.summary_schema import Group, Part
 from reports.sweep_schema import SWEEP_SCHEMA, Interval, Point, SweepFile, TenantPoint, Value
+from reports.validity import saturation
 
 SWEEP = "sweep.json"
 ENOUGH_REPEATS = 3  # for an interval over repeats
@@ -254,3 +254,21 @@ def read_sweep(folder: Path) -> SweepFile:
         if len(values) != len(sweep.params):
             raise FolderError(f"{path}: {short_label(values)} is no value of each of {', '.join(sweep.params)}")
     return sweep
+
+
+class TenantRow(NamedTuple):
+    values: tuple[Value, ...]  # of the setting
+    tenants: tuple[TenantPoint, ...]  # one for each name, empty where it had no request
+
+
+def tenants_of(curve: Sequence[CurvePoint]) -> tuple[list[str], list[TenantRow]]:
+    """(names of all tenants, a row for each setting that gave numbers); nothing where no run has two tenants."""
+    names = list(dict.fromkeys(name for one in curve for name in one.point.by_tenant))
+    if not names:
+        return [], []
+    nobody = TenantPoint()
+    return names, [
+        TenantRow(one.values, tuple(one.point.by_tenant.get(name, nobody) for name in names))
+        for one in curve
+        if one.runs
+    ]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import RunRecord
-from reports.tally import FloatArray, IntArray, Tally
+from reports.counted_values import CountedValues, FloatArray, IntArray
 
 AT_ONCE = 1 << 22  # events
 SPARSE = 4  # times as many events lie between those of a batch: then they are read request by request
@@ -79,11 +79,11 @@ class Events:
                 values = values[np.arange(wanted) + np.repeat(at - low - starts, count)]
         return Batch(rows, starts, values, self._record)
 
-    def gaps_ms(self, wanted: NDArray[np.bool_]) -> Tally:
+    def gaps_ms(self, wanted: NDArray[np.bool_]) -> CountedValues:
         """Gaps between consecutive token events of the wanted rows."""
         return self._gaps_of_steps(wanted) if self._record.event_unit == "step" else self._gaps_in_us(wanted)
 
-    def _gaps_in_us(self, wanted: NDArray[np.bool_]) -> Tally:
+    def _gaps_in_us(self, wanted: NDArray[np.bool_]) -> CountedValues:
         bins = np.zeros(BINS, np.int64)
         longer: list[NDArray[np.uint32]] = []
         for batch in self.batches(wanted):
@@ -100,9 +100,9 @@ class Events:
                 longer.append(gaps[~short])
         at = np.flatnonzero(bins)
         above, counts = np.unique(np.concatenate([*longer, np.empty(0, np.uint32)]), return_counts=True)
-        return Tally(np.concatenate([at, above]) * 1000 / 1e6, np.concatenate([bins[at], counts]))
+        return CountedValues(np.concatenate([at, above]) * 1000 / 1e6, np.concatenate([bins[at], counts]))
 
-    def _gaps_of_steps(self, wanted: NDArray[np.bool_]) -> Tally:
+    def _gaps_of_steps(self, wanted: NDArray[np.bool_]) -> CountedValues:
         """A run of consecutive steps that gave tokens adds one to the count of every step in it but the first; so only
         where runs begin and end is noted. A gap over several steps is told by where it begins and ends."""
         ended_ns = np.concatenate([[0], self._record.steps["end_ns"]])  # [step]
@@ -125,7 +125,7 @@ class Events:
             jumped.append(counts)
         pairs = np.concatenate(jumps)
         gaps_ns = np.concatenate([np.diff(ended_ns), ended_ns[pairs & 0xFFFFFFFF] - ended_ns[pairs >> 32]])
-        return Tally.of(gaps_ns / 1e6, np.concatenate([np.cumsum(change)[1:-1], *jumped]))
+        return CountedValues.of(gaps_ns / 1e6, np.concatenate([np.cumsum(change)[1:-1], *jumped]))
 
     def gaps_in_time_ms(self, wanted: NDArray[np.bool_], most: int) -> FloatArray:
         """Gaps of some requests from the middle of the wanted ones, in order of time: `most`, or a few more."""

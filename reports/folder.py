@@ -23,8 +23,8 @@ from engines.base import ClientReport, RequestRow, RunRecord, Signal
 from engines.request_table import RequestTable
 from engines.scheduling.ledger import LEDGER, StepArray
 from reports.files import FolderError, disk, read_array, read_blocks, read_json, read_lines, write_atomic
-from reports.gate import parse_all
 from reports.schema import RUN_SCHEMA, Criteria, RunFile
+from reports.sla import parse_all
 from reports.summary import completed_run
 
 RUN, REQUESTS, TOKENS, STEPS, STEPS_DTYPE, SIGNALS = (

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 
 from engines.base import MISSING, RunRecord
+from reports.fairness import OUTPUT_WEIGHT, PROMPT_WEIGHT, service_gap_tokens, waits_ns
 from reports.metrics import PER_REQUEST, BoolArray, RequestTimes
 from reports.quantiles import FloatArray, distribution
-from reports.service import OUTPUT_WEIGHT, PROMPT_WEIGHT, service_gap_tokens, waits_ns
 from reports.stages import Span, Stages
 from reports.summary_schema import Group, GroupLatency, StageGroup
 from workloads.columns import IntColumn

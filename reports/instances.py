@@ -48,7 +48,7 @@ def records_by_instance(record: RunRecord) -> dict[str, RunRecord]:
     for number, name in enumerate(INSTANCES):
         mine: NDArray[np.bool_] = record.steps["instance"] == number
         steps = record.steps[mine]
-        slots = range(first_slot, first_slot + num_seats(steps))
+        slots = range(first_slot, first_slot + ledger_slots(steps))
         local = _own_numbers(mine)
         rows = [_seen_there(row, local, slots, decodes=number > 0) for row in record.rows]
         found[name] = replace(record, rows=rows, steps=steps, event_values=np.empty(0, np.uint32))
@@ -64,7 +64,7 @@ def _own_numbers(mine: NDArray[np.bool_]) -> Callable[[int], int]:
     return lambda step: int(local[min(step, last)]) + max(step - last, 0)
 
 
-def num_seats(steps: StepArray) -> int:
+def ledger_slots(steps: StepArray) -> int:
     """Of the instance that launched these."""
     return int(steps[0]["active_slots"] + steps[0]["dead_slots"] + steps[0]["idle_slots"]) if len(steps) else 0
 

@@ -1,8 +1,8 @@
 """Whether a run meets its SLAs: pass, fail, or too little data to tell.
 
 A percentile SLA says "at least a share p of all requests is within the bound", and so does a share SLA. Both are
-accepted by the test of early_stopping.py, and fail when the measured value is itself beyond the bound. Failed and
-missing requests are violations. Counts are those of the effective sample; see sample.py.
+accepted by the binomial test of quantiles.py, and fail when the measured value is itself beyond the bound. Failed and
+missing requests are violations. Counts are those of the effective sample.
 """
 
 from __future__ import annotations
@@ -17,18 +17,71 @@ import msgspec
 import numpy as np
 from scipy.special import stdtrit
 
-from engines.base import RunRecord
-from reports.early_stopping import accepts, total_needed
-from reports.gate import Sla
+from engines.base import MISSING, RunRecord
+from reports.counted_values import CountedValues
 from reports.metrics import IN_OPEN_LOOP, BoolArray, RequestTimes
-from reports.quantiles import effective_n, quantile, wilson_interval
-from reports.sample import Sample
+from reports.quantiles import FloatArray, accepts, effective_n, quantile, total_needed, wilson_interval
 from reports.schema import Criteria, SlaResult, Verdict
-from reports.scope import Scope
+from reports.sla import Sla
+from reports.sla_scope import Scope
 from reports.stages import Stages
 from reports.summary_schema import Goodput, Throughput
-from reports.tally import Tally
 from workloads.rates import NS
+
+BETWEEN_TOKENS = ("tpot_ms", "itl_ms")
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Of one run, or of the part of its requests that `times` has."""
+
+    times: RequestTimes
+    interrupted: bool
+
+    def counted(self) -> BoolArray:
+        """Requests that must meet the SLA: all that ended, except those an interrupt cancelled."""
+        return ~self.times.cancelled if self.interrupted else np.ones(len(self.times), dtype=np.bool_)
+
+    def immeasurable(self, latency: str) -> bool:
+        """Whether there are answers, and none of them could show the time between its tokens: each is one token, or a
+        server sends it in one piece. A request that lacks what others have is a miss; here there is nothing to miss,
+        whatever failed beside them."""
+        answered = self.times.completed & (self.times.first_ns != MISSING)
+        if latency not in BETWEEN_TOKENS or not answered.any():
+            return False
+        return len(self.times.gaps_ms) == 0 if latency == "itl_ms" else bool(np.isnan(self.times.tpot_ms).all())
+
+    def tally(self, latency: str) -> tuple[CountedValues, float]:
+        """Values, infinite where a request failed or lacks one, and their effective number."""
+        if latency != "itl_ms":
+            values, n_eff = self.values(latency)
+            return CountedValues(np.sort(values), np.ones(values.shape[0], np.int64)), n_eff
+        lost = int((self.counted() & ~self.times.completed).sum())
+        gaps = self.times.gaps_ms.with_infinite(lost)
+        independent = self.times.effective_n(latency) / max(1, len(self.times.gaps_ms))
+        return gaps, len(gaps) * independent
+
+    def values(self, latency: str) -> tuple[FloatArray, float]:
+        """Values of single requests in order of sending, infinite where one failed or lacks it, and their effective
+        number."""
+        counted = self.counted()
+        if latency == "tpot_ms":
+            counted = counted & ~self.times.single_token
+        values = self.times.latency(latency)[counted]
+        missing = np.isnan(values)
+        if not values.size:
+            return values, 0.0
+        # Failures may come in bursts while the others' latencies look independent: the worse of the two counts.
+        present = values[~missing]
+        independent = effective_n(missing.astype(float)) / values.size
+        if present.size:
+            independent = min(independent, effective_n(present) / present.size)
+        return np.where(missing, np.inf, values), values.size * independent
+
+    def unanswerable(self, latency: str) -> bool:
+        """Immeasurable, and not for want of a second token: nobody knows whether those answers were good."""
+        return self.immeasurable(latency) and not bool(self.times.single_token[self.times.completed].all())
+
 
 NOTHING = "nothing was measured"
 
@@ -188,7 +241,7 @@ class Judge:
         needed = math.ceil(total_needed(counted, p, confidence) * n / n_eff - 1e-9)
         return done("inconclusive", f"{said}; {confidence:.0%} confidence takes at least {needed} {unit}", needed)
 
-    def _mean(self, sla: Sla, metric: str, values: Tally, n_eff: float) -> SlaResult:
+    def _mean(self, sla: Sla, metric: str, values: CountedValues, n_eff: float) -> SlaResult:
         """One-sided t bound on the effective sample; over completed requests, so not with too many failures."""
         present = values.finite()
         n, confidence, allowed = len(present), self.criteria.confidence, self.criteria.max_failure_rate

@@ -156,7 +156,7 @@ def _ratios(left: Point | None, right: Point) -> tuple[float, float]:
     return slower, faster
 
 
-def empty_seats(sweep: SweepFile) -> str | None:
+def unused_slots(sweep: SweepFile) -> str | None:
     """In words, where some settings have more seats than there can be requests."""
     most = sweep.most_in_flight
     if most is None or "max-num-seqs" not in sweep.params:

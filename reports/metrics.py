@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import MISSING, RunRecord
+from reports.counted_values import CountedValues
 from reports.events import Events
 from reports.quantiles import TAU_SAMPLE, FloatArray, effective_n
-from reports.tally import Tally
 from workloads.columns import IntColumn
 
 BoolArray = NDArray[np.bool_]
@@ -52,7 +52,7 @@ class RequestTimes:
     ttft_sched_ms: FloatArray
     e2el_sched_ms: FloatArray
     ttfot_ms: FloatArray  # to the first token of the answer; equals TTFT where no reasoning came before it
-    gaps_ms: Tally  # ITL: all gaps between token events of completed requests
+    gaps_ms: CountedValues  # ITL: all gaps between token events of completed requests
     gaps_in_time_ms: FloatArray  # a stretch of them from the middle, in order of time
 
     def __len__(self) -> int:

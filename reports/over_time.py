@@ -12,7 +12,7 @@ from engines.base import RunRecord
 from engines.scheduling.ledger import StepArray, kv_usage
 from reports.quantiles import FloatArray
 from reports.schema import RunFile
-from reports.seats import Seat, num_slots, seat_counts, seat_spans
+from reports.slots import SlotState, num_slots, slot_counts, slot_spans
 
 BINS = 160
 STEPS_PER_BIN = 8  # at least, on average
@@ -111,14 +111,16 @@ def latency_over_time(at_ns: IntArray, values_ms: FloatArray) -> Course:
     return Course(middles, {"p50": [one[0] for one in pairs], "p99": [one[1] for one in pairs]})
 
 
-def seats_over_time(record: RunRecord, run: RunFile) -> tuple[FloatArray, dict[Seat, list[float]]]:
+def slots_over_time(record: RunRecord, run: RunFile) -> tuple[FloatArray, dict[SlotState, list[float]]]:
     """(the step at the left of each bin, seats in each state on average). Empty where no seat was seen."""
     slots, steps = num_slots(record), len(record.steps)
     if not slots or not steps:
         return np.empty(0), {}
     edges = np.round(np.linspace(0, steps, min(steps, BINS) + 1)).astype(np.int64)
-    counts = seat_counts(seat_spans(record, run), slots, edges).sum(axis=0) / np.diff(edges)[:, None]
-    return edges[:-1].astype(np.float64), {seat: counts[:, seat].tolist() for seat in Seat if counts[:, seat].any()}
+    counts = slot_counts(slot_spans(record, run), slots, edges).sum(axis=0) / np.diff(edges)[:, None]
+    return edges[:-1].astype(np.float64), {
+        seat: counts[:, seat].tolist() for seat in SlotState if counts[:, seat].any()
+    }
 
 
 def distribution_curve(values_ms: FloatArray, points: int = 160) -> tuple[list[float], list[float]]:

@@ -11,13 +11,13 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr, ndtri
+from scipy.special import bdtr, betainc, ndtri
 
+from reports.counted_values import CountedValues
 from reports.summary_schema import Distribution
-from reports.tally import Tally
 
 FloatArray = NDArray[np.float64]
-Ordered = FloatArray | Tally  # ascending
+Ordered = FloatArray | CountedValues  # ascending
 
 # tau is a property of the process, so a stretch of this many values from the middle is enough to estimate it.
 TAU_SAMPLE = 1 << 18
@@ -125,7 +125,7 @@ def distribution(values: FloatArray, n_eff: float | None = None) -> Distribution
     return _distribution(np.sort(values), float(values.mean()), float(values.std()), n_eff)
 
 
-def tallied_distribution(tally: Tally, n_eff: float) -> Distribution:
+def counted_distribution(tally: CountedValues, n_eff: float) -> Distribution:
     """The same of values that were only counted."""
     if len(tally) == 0:
         return Distribution(count=0)
@@ -146,3 +146,21 @@ def _distribution(ordered: Ordered, mean: float, std: float, n_eff: float) -> Di
         p99_ci=quantile_interval(ordered, 0.99, n_eff),
         max=float(ordered[-1]),
     )
+
+
+def accepts(total: int, violations: int, p: float, confidence: float) -> bool:
+    """Do `total` independent requests, `violations` of them beyond the bound, prove that a share p is within it?"""
+    within = total - violations
+    return within > 0 and float(betainc(within, violations + 1, p)) <= 1 - confidence
+
+
+def total_needed(violations: int, p: float, confidence: float) -> int:
+    """The smallest number of independent requests that proves it with this many violations (P99 at 0.95: 299, 473)."""
+    high = 1
+    while not accepts(high, violations, p, confidence):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if accepts(middle, violations, p, confidence) else (middle, high)
+    return high

@@ -22,11 +22,11 @@ import numpy as np
 from engines.base import RunRecord
 from reports.budgets import Budget, in_open_loop, value_of
 from reports.checks import Check, CheckKind, CheckVerdict
-from reports.exact import differences
 from reports.metrics import request_times
-from reports.pairs import Spread, holm_levels, paired_spread, request_spread
+from reports.paired import Spread, holm_levels, paired_spread, request_spread
 from reports.quantiles import FloatArray
-from reports.scenarios import Pair, Scenario
+from reports.record_differences import differences
+from reports.scenarios import ComparedRuns, Scenario
 
 WAITING = ("ttft_ms", "e2el_ms", "ttft_sched_ms", "e2el_sched_ms")  # latencies that contain the queue
 FEWER_TOKENS = 0.005  # of the output, below which two sides count as the same work
@@ -109,7 +109,7 @@ def measure_metric(scenario: Scenario, budget: Budget) -> Measured:
     return Measured(budget, before, after, *_single(scenario.pairs[0], budget))
 
 
-def _single(pair: Pair, budget: Budget) -> tuple[Spread | None, str]:
+def _single(pair: ComparedRuns, budget: Budget) -> tuple[Spread | None, str]:
     """The spread within one pair, and why there is none or what it leaves out."""
     latency, stat = budget.latency, budget.stat
     if latency is None or latency == "itl_ms" or stat is None or stat == "max":
@@ -232,13 +232,13 @@ def exact_checks(scenario: Scenario, budgets: Sequence[Budget], *, strict: bool)
     return checks + [_exact_check(scenario, pair, budget) for budget in held]
 
 
-def _measured(pair: Pair, budget: Budget) -> bool:
+def _measured(pair: ComparedRuns, budget: Budget) -> bool:
     """On one side at least. Nobody asked for the budgets of a strict comparison by name: where neither run can have
     such a number, equality to the bit says all."""
     return any(value_of(one.run, budget) is not None for one in (pair.baseline, pair.candidate))
 
 
-def _exact_check(scenario: Scenario, pair: Pair, budget: Budget) -> Check:
+def _exact_check(scenario: Scenario, pair: ComparedRuns, budget: Budget) -> Check:
     old, new = value_of(pair.baseline.run, budget), value_of(pair.candidate.run, budget)
     if old is None or new is None:
         return Check(scenario.name, budget.metric, "regression", "inconclusive", budget.limit, "not measured", new, old)

@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 
 from reports.schema import RunFile, WorkloadInfo
-from reports.stored import Stored
+from reports.stored_runs import StoredRun
 
 UNSAID = "another tool's file does not say which requests it sent"
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
-    baseline: Stored
-    candidate: Stored
+class ComparedRuns:
+    baseline: StoredRun
+    candidate: StoredRun
 
     @cached_property
     def differences(self) -> str:
@@ -40,7 +40,7 @@ class Scenario:
     """One workload under one setting, measured in one pair of runs or more."""
 
     name: str
-    pairs: tuple[Pair, ...]
+    pairs: tuple[ComparedRuns, ...]
 
     @property
     def open_loop(self) -> bool:
@@ -53,22 +53,22 @@ class Scenario:
         return next((one.differences for one in self.pairs if one.differences), "")
 
 
-def pair_up(runs: Sequence[Stored], baselines: Sequence[Stored]) -> list[Pair]:
+def match_baselines(runs: Sequence[StoredRun], baselines: Sequence[StoredRun]) -> list[ComparedRuns]:
     """By order, or one baseline for all. ValueError for other numbers."""
     if len(baselines) == 1:
-        return [Pair(baselines[0], one) for one in runs]
+        return [ComparedRuns(baselines[0], one) for one in runs]
     if len(runs) != len(baselines):
         raise ValueError(
             f"{len(runs)} runs and {len(baselines)} baselines: give a baseline for each run, or one for all"
         )
-    return [Pair(*both) for both in zip(baselines, runs, strict=True)]
+    return [ComparedRuns(*both) for both in zip(baselines, runs, strict=True)]
 
 
-def scenarios(pairs: Sequence[Pair]) -> list[Scenario]:
+def scenarios(pairs: Sequence[ComparedRuns]) -> list[Scenario]:
     """Pairs of the same kind of work are repetitions of one scenario, unless a baseline is shared or nothing is left to
     chance: then each stands for itself."""
     shared = len({one.baseline.name for one in pairs}) < len(pairs)
-    groups: dict[bytes, list[Pair]] = {}
+    groups: dict[bytes, list[ComparedRuns]] = {}
     alone: list[Scenario] = []
     for one in pairs:
         if shared or one.simulated:
@@ -109,7 +109,7 @@ def _shown(*values: Any) -> list[str]:
     return short if len(set(short)) == len(short) else plain
 
 
-def _key(pair: Pair) -> bytes:
+def _key(pair: ComparedRuns) -> bytes:
     """Equal for repetitions: everything but the seeds."""
     run = pair.baseline.run
     engines = [

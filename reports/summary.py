@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mean
 
 import msgspec
 import numpy as np
 
-from engines.base import MISSING, RunRecord
+from engines.base import MISSING, RunRecord, Signal
 from engines.scheduling.ledger import KV_KINDS, WASTE, Blocked, StepArray, kv_usage
 from reports.breakdown import breakdown
-from reports.gate import parse_all
-from reports.gpu import with_gpu
 from reports.groups import Groups
 from reports.instances import steps_by_instance, transfers
 from reports.judge import Judge
 from reports.metrics import PER_REQUEST, RequestTimes, definitions, request_times
-from reports.quantiles import distribution, tallied_distribution
+from reports.quantiles import counted_distribution, distribution
 from reports.schema import PacingInfo, RunFile, SlaResult
-from reports.staged import judged_stages
+from reports.sla import Sla, parse_all
+from reports.sla_scope import Scope
 from reports.stages import Stages
 from reports.steady import steady
-from reports.summary_schema import Distribution, Instance, Latency, Requests, Signals, Summary, Throughput, Waste
+from reports.summary_schema import (
+    Distribution,
+    Instance,
+    Latency,
+    Requests,
+    Signals,
+    StageGroup,
+    StageVerdict,
+    Summary,
+    Throughput,
+    Waste,
+)
 from reports.validity import believed, validity, validity_of_part
 from reports.warmup import warmup
 
@@ -96,7 +107,7 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple
     throughput, stages = _throughput(record, times, pacing), Stages.of(pacing.rate_schedule)
     judge = Judge(record, times, throughput, header.criteria, pacing.open_loop, record.interrupted, stages=stages)
     latencies = {name: distribution(times.latency(name), times.effective_n(name)) for name in PER_REQUEST}
-    latencies["itl_ms"] = tallied_distribution(times.gaps_ms, times.effective_n("itl_ms"))
+    latencies["itl_ms"] = counted_distribution(times.gaps_ms, times.effective_n("itl_ms"))
     groups = Groups(record, times, throughput.window_s)
     summary = Summary(
         requests=_requests(record, times),
@@ -224,3 +235,44 @@ def _waste(steps: StepArray) -> Waste:
         **{name: int(steps[name].sum()) for name in columns},
         **{name.replace("_slots", "_slot_steps"): int(steps[name].sum(dtype=np.int64)) for name in slots},
     )
+
+
+def with_gpu(signals: Signals, samples: Sequence[Signal]) -> Signals:
+    """`signals` with the GPU's part filled in; None stays what no sample had."""
+
+    def said(name: str) -> list[float]:
+        return [value for one in samples if one.gpu is not None and (value := getattr(one.gpu, name)) is not None]
+
+    used, memory, power, clock = map(said, ("utilization", "memory_used_bytes", "power_w", "sm_clock_mhz"))
+    slowed = [float(bool(one.gpu.slowed_by)) for one in samples if one.gpu and one.gpu.slowed_by is not None]
+    return msgspec.structs.replace(
+        signals,
+        gpu_utilization_mean=mean(used) if used else None,
+        gpu_memory_peak_bytes=int(max(memory)) if memory else None,
+        gpu_power_mean_w=mean(power) if power else None,
+        gpu_sm_clock_mean_mhz=mean(clock) if clock else None,
+        gpu_slowed_share=mean(slowed) if slowed else None,
+    )
+
+
+Believed = Callable[[SlaResult, Judge], SlaResult]  # what may be said of it; the judge is that of the stage
+
+
+def judged_stages(
+    stages: Mapping[str, StageGroup], judge: Judge, slas: Sequence[Sla], believed: Believed
+) -> dict[str, StageGroup]:
+    """The same stages with their goodput and the verdicts of the SLAs that a stage can meet or miss by itself."""
+    return {name: _judged(one, judge.of(Scope("stage", one.key)), slas, believed) for name, one in stages.items()}
+
+
+def _judged(stage: StageGroup, judge: Judge, slas: Sequence[Sla], believed: Believed) -> StageGroup:
+    asked = [sla for sla in slas if _of_a_stage(sla, stage.key)]
+    results = [believed(one, judge) for one in judge.results(asked, beside=slas)]
+    told = tuple(StageVerdict(one.expr, one.value, one.verdict, one.reason) for one in results)
+    return msgspec.structs.replace(stage, goodput=judge.goodput(slas), sla=told)
+
+
+def _of_a_stage(sla: Sla, key: str) -> bool:
+    """Not a least rate, which the stage's own rate may be below; nor ITL, whose gaps are pooled."""
+    here = sla.scope is None or sla.scope == Scope("stage", key)
+    return here and (sla.metric in ("attainment", "failure_rate") or sla.latency not in (None, "itl_ms"))

@@ -5,6 +5,7 @@ Times are ms in latencies and s elsewhere, as every name says. Which number mean
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -165,7 +166,7 @@ class Group(msgspec.Struct, frozen=True):
     latency: GroupLatency
     max_wait_ms: float | None  # for the first seat
     preemptions: int
-    service_tokens: int  # prompt + 2 * output; see service.py
+    service_tokens: int  # prompt + 2 * output; see fairness.py
 
 
 class StageVerdict(msgspec.Struct, frozen=True):
@@ -194,6 +195,11 @@ class StageGroup(Group, frozen=True, kw_only=True):
         low, high = f"{self.from_per_s:.4g}", f"{self.to_per_s:.4g}"
         named = "what came then" if self.key == "then" else f"stage {self.key}"
         return f"{named} ({low if low == high else f'{low} to {high}'} requests/s)"
+
+
+def first_failed_stage(stages: Mapping[str, StageGroup]) -> str | None:
+    """The name of the first stage in which a bound is exceeded; None where it is in none."""
+    return next((name for name, one in stages.items() if any(sla.verdict == "fail" for sla in one.sla)), None)
 
 
 class Instance(msgspec.Struct, frozen=True):

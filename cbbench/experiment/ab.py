@@ -21,11 +21,11 @@ from cbbench.experiment.run import default_folder, measure
 from cbbench.settings import gather
 from cbbench.validation import build_config
 from reports.budgets import DEFAULTS
-from reports.checks import Check, CheckVerdict, gate_result
+from reports.checks import Check, CheckVerdict, summarize_checks
 from reports.folder import read_record
 from reports.regression import budgets_of, measure_metric, regression_checks
-from reports.scenarios import Pair, Scenario, setting_differences
-from reports.stored import Stored
+from reports.scenarios import ComparedRuns, Scenario, setting_differences
+from reports.stored_runs import StoredRun
 
 LOADED_ONCE = ("engine", "url", "model", "weights", "device", "dtype", "law", "hardware")
 OURS = ("output", "json", "timeline", "sla")  # flags of a run that mean nothing in a CONFIG
@@ -63,7 +63,7 @@ def measure_series(series: Series, output: Path | None, outputs: Outputs) -> int
     notes = [f"B differs from A: {found}"] if (found := _differences(configs, pairs[0])) else []
     if scenario.differences:
         notes.append(f"A and B did different work: {scenario.differences}")
-    result = gate_result(checks, notes)
+    result = summarize_checks(checks, notes)
     write(result, [pair.candidate for pair in pairs], outputs)
     print(f"runs in {folder}: cbbench gate {folder}/b --baseline {folder}/a judges them again", file=sys.stderr)
     return result.exit_code
@@ -89,7 +89,7 @@ def _config(settings: Mapping[str, Any]) -> RunConfig:
     return build_config(gather("run", settings))
 
 
-def _differences(configs: Sequence[RunConfig], pair: Pair) -> str:
+def _differences(configs: Sequence[RunConfig], pair: ComparedRuns) -> str:
     """The settings asked for that are not the same; what was left to the engine as it says that it took it."""
     before, after = map(msgspec.structs.asdict, configs)
     asked = [name for name in before if before[name] != after[name] and name != "header"]
@@ -104,7 +104,7 @@ def _taken(asked: Any, by_engine: Any) -> Any:
     return next((value for value in (asked, by_engine) if value is not None), "default")
 
 
-def _measured_pairs(configs: list[RunConfig], count: int, folder: Path) -> list[Pair]:
+def _measured_pairs(configs: list[RunConfig], count: int, folder: Path) -> list[ComparedRuns]:
     """As many pairs as were measured before somebody interrupted."""
     benches = _benches(*configs)
     for bench, config, name in zip(benches, configs, "ab", strict=True):
@@ -113,9 +113,9 @@ def _measured_pairs(configs: list[RunConfig], count: int, folder: Path) -> list[
                 config, num_requests=min(WARM_UP_REQUESTS, config.num_requests), duration=None
             )
             measure(bench, short, folder / "warm-up" / name, title=f"warm-up of {name.upper()}")
-    pairs: list[Pair] = []
+    pairs: list[ComparedRuns] = []
     for number in range(count):
-        runs: dict[str, Stored] = {}
+        runs: dict[str, StoredRun] = {}
         for side in (0, 1) if number % 2 == 0 else (1, 0):
             name = "ab"[side]
             config = _seeded(configs[side], number, number * 2 + side)
@@ -123,8 +123,8 @@ def _measured_pairs(configs: list[RunConfig], count: int, folder: Path) -> list[
             run = measure(benches[side], config, where, title=f"pair {number + 1} of {count} · {name.upper()}")
             if run.interrupted:
                 return pairs
-            runs[name] = Stored(str(where), run, read_record(where))
-        pairs.append(Pair(runs["a"], runs["b"]))
+            runs[name] = StoredRun(str(where), run, read_record(where))
+        pairs.append(ComparedRuns(runs["a"], runs["b"]))
     return pairs
 
 

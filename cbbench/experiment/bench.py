@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from cbbench.config import RunConfig, UsageError, parse_quotas
 from cbbench.experiment.engine_factories import kind_of
 from engines.base import Engine
-from reports.gate import parse_all
 from reports.schema import Criteria, EngineInfo, PacingInfo, PromptsInfo, WorkloadInfo
+from reports.sla import parse_all
 from reports.stages import Stages
 from workloads.arrivals import requests_to_fill
 from workloads.plan import UGAP, RequestPlan, realised

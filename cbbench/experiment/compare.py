@@ -15,8 +15,8 @@ from reports.metrics import request_times
 from reports.percentiles import Percentiles, percentiles
 from reports.regression import budgets_of, measure_metric
 from reports.render.compare import changes_view, side_by_side
-from reports.scenarios import Pair, Scenario
-from reports.stored import Stored
+from reports.scenarios import ComparedRuns, Scenario
+from reports.stored_runs import StoredRun
 
 # The share is of no account here: everything is shown, nothing judged.
 SHOWN = parse_budgets([f"{name}=0%" for name in ("tpot", "p50_tpot_ms", "ttft", "p99_ttft_ms", "e2el", "throughput")])
@@ -34,26 +34,26 @@ def compare(paths: Sequence[Path], asked: Sequence[float] | None = None) -> int:
     chosen = None if asked is None else [percentiles_of(one, asked) for one in runs]
     console.print(side_by_side([one.run for one in runs], labels, chosen))
     if len(runs) == 2:
-        scenario = Scenario("", (Pair(*runs),))
+        scenario = Scenario("", (ComparedRuns(*runs),))
         measured = [measure_metric(scenario, one) for one in budgets_of(scenario, SHOWN)]
         names = (labels[0], labels[1]) if _by_mode(runs) else ("A", "B")
         console.print(changes_view(scenario.pairs[0], measured, names))
     return 0
 
 
-def percentiles_of(one: Stored, asked: Sequence[float]) -> Percentiles:
+def percentiles_of(one: StoredRun, asked: Sequence[float]) -> Percentiles:
     assert one.run.summary is not None  # every stored run has one
     return percentiles(one.run.summary, None if one.record is None else request_times(one.record), asked)
 
 
-def _labels(runs: Sequence[Stored]) -> list[str]:
+def _labels(runs: Sequence[StoredRun]) -> list[str]:
     if _by_mode(runs):
         return [one.run.engine.mode or Path(one.name).name for one in runs]
     short = [Path(one.name).name for one in runs]
     return short if len(set(short)) == len(short) else [one.name for one in runs]
 
 
-def _by_mode(runs: Sequence[Stored]) -> bool:
+def _by_mode(runs: Sequence[StoredRun]) -> bool:
     """Do the modes tell them apart?"""
     modes = [one.run.engine.mode for one in runs]
     return None not in modes and len(set(modes)) == len(modes)

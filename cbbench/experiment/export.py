@@ -28,7 +28,7 @@ from reports.render.markdown import report_markdown
 from reports.reported_run import ReportedRun, reported_run
 from reports.schema import RunFile
 from reports.sweep_schema import SweepFile
-from reports.tuning.file import TUNE
+from reports.tuning.tune_file import TUNE
 
 FORMATS = ("html", "md", "csv", "png", "svg", "vllm-json")
 PICTURES = {"png", "svg"}

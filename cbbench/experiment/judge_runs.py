@@ -13,17 +13,17 @@ from rich.console import Console
 
 from cbbench.config import UsageError
 from reports.budgets import DEFAULTS, Budget, parse_budgets
-from reports.checks import Check, GateResult, gate_result, sla_checks
+from reports.checks import Check, CheckSummary, sla_checks, summarize_checks
 from reports.files import disk, json_bytes, write_whole
-from reports.gate import parse_all
 from reports.interop import read_any
 from reports.mlperf import CONFIDENCE, WINDOW_S, expand, is_preset
 from reports.regression import exact_checks, regression_checks
 from reports.render.checks import checks_markdown, checks_view
 from reports.render.ci import benchmark_json, junit, workflow_commands
-from reports.scenarios import Pair, pair_up, scenarios, setting_differences
+from reports.scenarios import ComparedRuns, match_baselines, scenarios, setting_differences
+from reports.sla import parse_all
 from reports.stages import Stages
-from reports.stored import Judgement, Stored
+from reports.stored_runs import Judgement, StoredRun
 
 MACHINE = ("cpu", "cores", "platform")
 
@@ -64,7 +64,7 @@ def gate(question: Question, outputs: Outputs) -> int:
         raise UsageError("--budget and --allow-different belong to a comparison: give --baseline")
     if not checks:
         raise UsageError("nothing to judge by: give --sla or --baseline (the runs have no SLA of their own)")
-    result = gate_result(checks, notes)
+    result = summarize_checks(checks, notes)
     write(result, runs, outputs)
     return result.exit_code
 
@@ -74,10 +74,10 @@ class Comparison(NamedTuple):
     notes: list[str]
 
 
-def compare(runs: Sequence[Stored], baselines: Sequence[Stored], question: Question) -> Comparison:
+def compare(runs: Sequence[StoredRun], baselines: Sequence[StoredRun], question: Question) -> Comparison:
     """Against the baseline: exactly where both are simulated, else by intervals."""
     try:
-        pairs = pair_up(runs, baselines)
+        pairs = match_baselines(runs, baselines)
     except ValueError as error:
         raise UsageError(f"--baseline: {error}") from None
     for pair in pairs:
@@ -113,7 +113,7 @@ def parsed_budgets(texts: Sequence[str]) -> tuple[Budget, ...]:
         raise UsageError(f"--budget: {error}") from None
 
 
-def pair_notes(pair: Pair) -> list[str]:
+def pair_notes(pair: ComparedRuns) -> list[str]:
     """What else was different. Wall times of two machines are two things; a simulated clock is the same everywhere."""
     before, after = pair.baseline.run, pair.candidate.run
     notes = [f"{pair.candidate.name} did other work than its baseline: {pair.differences}"] if pair.differences else []
@@ -137,7 +137,7 @@ def judgement_of(question: Question) -> Judgement:
     return Judgement(sla or None, question.confidence or mlperf)
 
 
-def refuse_missing_parts(runs: Sequence[Stored], judgement: Judgement) -> None:
+def refuse_missing_parts(runs: Sequence[StoredRun], judgement: Judgement) -> None:
     """UsageError for an SLA on a tenant, say, that a run has not. One that was interrupted may only not have got there,
     and of a file without single requests nobody knows."""
     for one in runs:
@@ -149,7 +149,7 @@ def refuse_missing_parts(runs: Sequence[Stored], judgement: Judgement) -> None:
                 raise UsageError(f'--sla "{sla.expr}": {one.name}: {missing}')
 
 
-def mlperf_notes(one: Stored) -> list[str]:
+def mlperf_notes(one: StoredRun) -> list[str]:
     """What a run lacks to be what MLPerf measures; its bounds can be checked all the same."""
     lacks = []
     pacing, summary = one.run.workload.pacing, one.run.summary
@@ -160,7 +160,7 @@ def mlperf_notes(one: Stored) -> list[str]:
     return [f"{one.name}: MLPerf wants {' and '.join(lacks)}"] if lacks else []
 
 
-def write(result: GateResult, runs: Sequence[Stored], outputs: Outputs) -> None:
+def write(result: CheckSummary, runs: Sequence[StoredRun], outputs: Outputs) -> None:
     """Every form that was asked for. Files come first: stdout may be a closed pipe."""
     if outputs.junit is not None:
         _save(outputs.junit, junit(result))
@@ -184,7 +184,7 @@ def refuse_unwritable(outputs: Outputs) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
 
 
-def _tell_github(result: GateResult) -> None:
+def _tell_github(result: CheckSummary) -> None:
     """Commands go to stderr, which GitHub reads as well: stdout may carry JSON."""
     for line in workflow_commands(result):
         print(line, file=sys.stderr)

@@ -22,8 +22,8 @@ from reports.render.breakdown import breakdown_view, worst_table
 from reports.render.run import run_view
 from reports.render.sweep import sweep_view
 from reports.schema import RunFile
-from reports.tuning.file import TUNE, read_tune
-from reports.worst import worst
+from reports.slowest import slowest_requests
+from reports.tuning.tune_file import TUNE, read_tune
 
 WORST_SHOWN = 5  # requests; the first few say what the others would
 
@@ -128,4 +128,4 @@ def show_breakdown(folder: Path) -> None:
             console.print("", Text(f"note: {note}", "yellow"), sep="\n")
     console.print("", breakdown_view(summary, width=console.width), sep="\n")
     if len(record):
-        console.print("", worst_table(worst(record, parts, "ttft", WORST_SHOWN), "worst TTFT"), sep="\n")
+        console.print("", worst_table(slowest_requests(record, parts, "ttft", WORST_SHOWN), "worst TTFT"), sep="\n")

@@ -25,13 +25,13 @@ from engines.scheduling.ledger import StepArray
 from engines.telemetry import Gpu, Telemetry, first_visible, open_gpus
 from reports.files import json_bytes
 from reports.folder import RunWriter, read_record
-from reports.gate import exit_code
 from reports.instances import records_by_instance
 from reports.metrics import request_times
 from reports.percentiles import STORED, Percentiles, percentiles
 from reports.render.run import run_view
 from reports.render.timeline import timeline
 from reports.schema import EngineInfo, RunFile
+from reports.sla import exit_code
 from workloads.errors import WorkloadError
 from workloads.pacing import Pacing
 

@@ -20,10 +20,10 @@ from cbbench.experiment.sweep_params import check, field_of, is_servers_own, kin
 from cbbench.experiment.sweep_runs import Setting, Sweep
 from cbbench.validation import build_config
 from reports.curves import latency_of_knee, merge
-from reports.gate import exit_code
 from reports.recommend import OTHER_WORK, unmeasured_bounds
 from reports.render.sweep import sweep_view
 from reports.schema import Verdict
+from reports.sla import exit_code
 from reports.sweep_schema import SweepFile
 
 NO_SERVER = 6  # exit code

@@ -17,14 +17,14 @@ from cbbench.validation import build_config
 from engines.base import EngineError
 from reports.curves import point_of
 from reports.files import write_whole
-from reports.gate import exit_code
 from reports.render.tune import tune_view
 from reports.schema import Verdict
+from reports.sla import exit_code
 from reports.sweep_schema import Point
-from reports.tuning.file import TUNE, Purpose, Stage, TuneFile, outcome, write_tune
 from reports.tuning.moves import Bounds
 from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide, long_prompt_tokens
 from reports.tuning.trials import Setting, Trial, outcome_of
+from reports.tuning.tune_file import TUNE, Purpose, Stage, TuneFile, outcome, write_tune
 
 TOKENS_GROWTH = 8  # the budget of a step may grow to so many times where it began
 PROOF_RUNS = 8

@@ -9,8 +9,8 @@ from reports.files import FolderError
 from reports.interop import aiperf, guidellm, vllm
 from reports.interop.documents import Document, read_documents
 from reports.interop.results import Result, checked, stored
-from reports.interop.vllm_json import as_vllm_json
-from reports.stored import Judgement, Stored, find_runs, read_stored
+from reports.interop.vllm_export import as_vllm_json
+from reports.stored_runs import Judgement, StoredRun, find_runs, read_stored
 
 __all__ = ["as_vllm_json", "is_result", "read_any", "read_results"]
 
@@ -18,14 +18,14 @@ AS_IT_IS = Judgement()
 AIPERF_RECORDS, AIPERF_SUMMARY = "profile_export.jsonl", "profile_export_aiperf.json"
 
 
-def read_any(paths: Iterable[Path], judgement: Judgement = AS_IT_IS) -> list[Stored]:
+def read_any(paths: Iterable[Path], judgement: Judgement = AS_IT_IS) -> list[StoredRun]:
     """Everything the paths stand for: runs of ours, folders of such runs, and files of other tools. It is what gate,
     compare and report read by; nothing is written.
 
-    A Stored has `run` (with a summary and verdicts), `record` (None where a file holds no single requests) and `notes`
-    on what the files cannot show. FolderError for what cannot be read, ValueError for a bad SLA expression.
+    A StoredRun has `run` (with a summary and verdicts), `record` (None where a file holds no single requests) and
+    `notes` on what the files cannot show. FolderError for what cannot be read, ValueError for a bad SLA expression.
     """
-    found: list[Stored] = []
+    found: list[StoredRun] = []
     for path in paths:
         if is_result(path):
             found += read_results(path, judgement)
@@ -39,7 +39,7 @@ def is_result(path: Path) -> bool:
     return path.is_file() or _of_aiperf(path) is not None
 
 
-def read_results(path: Path, judgement: Judgement = AS_IT_IS) -> list[Stored]:
+def read_results(path: Path, judgement: Judgement = AS_IT_IS) -> list[StoredRun]:
     """The results in one file of vLLM, SGLang, guidellm or aiperf, or in a folder of aiperf's artifacts: several
     where guidellm measured several loads, else one."""
     file = _of_aiperf(path) or path

@@ -13,8 +13,7 @@ from typing import Any
 
 from reports.files import FolderError
 from reports.interop.documents import Document
-from reports.interop.results import Asked, Result
-from reports.interop.summaries import NOTHING, summary_of
+from reports.interop.results import NOTHING, Result, ToolRequest, summary_of
 from reports.schema import PacingInfo
 from reports.summary_schema import Distribution
 
@@ -85,7 +84,7 @@ def _phase(record: Document) -> str:
     return str(metadata.get("benchmark_phase") or metadata.get("credit_phase") or "profiling")
 
 
-def _asked(record: Document) -> Asked:
+def _asked(record: Document) -> ToolRequest:
     metadata, metrics = record["metadata"], record["metrics"]
     sent = metadata["request_start_ns"] if "request_start_ns" in metadata else metadata["timestamp_ns"]
     scheduled = min(sent, metadata.get("credit_issued_ns") or sent)
@@ -95,14 +94,14 @@ def _asked(record: Document) -> Asked:
     prompt_tokens = int(_number(metrics, "input_sequence_length") or 0)
     if error or took_ns is None or first_ns is None:
         cancelled = bool(metadata.get("was_cancelled"))
-        return Asked(
+        return ToolRequest(
             scheduled_ns=scheduled, sent_ns=sent, first_ns=None, last_ns=None,
             end_ns=metadata.get("request_end_ns") or sent, prompt_tokens=prompt_tokens, output_tokens=0,
             status="cancelled" if cancelled else "failed",
             error=str((error or {}).get("message") or "no token")[:200],
         )  # fmt: skip
     answer_ns = _ns(metrics, "time_to_first_output_token")
-    return Asked(
+    return ToolRequest(
         scheduled_ns=scheduled,
         sent_ns=sent,
         first_ns=sent + first_ns,

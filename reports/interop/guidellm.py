@@ -11,8 +11,7 @@ from typing import Any
 
 from reports.files import FolderError
 from reports.interop.documents import Document
-from reports.interop.results import Asked, Result
-from reports.interop.summaries import NOTHING, summary_of
+from reports.interop.results import NOTHING, Result, ToolRequest, summary_of
 from reports.schema import PacingInfo
 from reports.summary_schema import Distribution, Summary
 
@@ -65,13 +64,13 @@ def _pacing(strategy: dict[str, Any]) -> tuple[PacingInfo, str]:
     return PacingInfo(), kind
 
 
-def _requests(by_status: dict[str, list[Document]]) -> list[Asked]:
+def _requests(by_status: dict[str, list[Document]]) -> list[ToolRequest]:
     """In order of sending, as the file has them in order of ending, by status."""
     made = [_asked(one, STATUSES[name]) for name, some in by_status.items() for one in some]
     return sorted(made, key=lambda one: (one.sent_ns, one.end_ns))
 
 
-def _asked(one: Document, status: str) -> Asked:
+def _asked(one: Document, status: str) -> ToolRequest:
     timings = one["info"]["timings"]
     sent = _ns(timings["request_start"] or timings["resolve_start"] or timings["targeted_start"])
     scheduled = timings.get("targeted_start")
@@ -79,7 +78,7 @@ def _asked(one: Document, status: str) -> Asked:
     assert sent is not None  # every request was at least taken up
     answer = timings.get("first_output_token_iteration")
     completed = status == "completed" and timings["first_token_iteration"] is not None
-    return Asked(
+    return ToolRequest(
         scheduled_ns=min(sent, _ns(scheduled) or sent),
         sent_ns=sent,
         first_ns=_ns(timings["first_token_iteration"]),

@@ -1,4 +1,4 @@
-"""What every tool's result becomes: requests, or a summary where a file has nothing else; then a Stored."""
+"""What every tool's result becomes: requests, or a summary where a file has nothing else; then a StoredRun."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 
 from engines.base import RequestRow, RunRecord, Status
 from reports.files import FolderError
-from reports.interop.judging import UNSEEN, judged_by_summary
+from reports.interop.judge_summary import UNSEEN, judged_by_summary
 from reports.schema import Criteria, EngineInfo, PacingInfo, RunFile, WorkloadInfo
-from reports.stored import Judgement, Stored
+from reports.stored_runs import Judgement, StoredRun
 from reports.summary import completed_run
-from reports.summary_schema import Distribution, Summary
+from reports.summary_schema import Distribution, Goodput, Latency, Requests, Signals, Summary, Throughput
 
 NO_STEPS = "no engine steps and no signals of the server"
 FROM_SENDING = "latencies are from sending, so a wait before it is not seen, nor is overload"
@@ -29,7 +29,7 @@ ROUNDING_NS = 1_000_000  # tools round the latency of a request and its parts ea
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ToolRequest:
     """One request as another tool saw it; times in ns of its clock, None where it never came."""
 
     scheduled_ns: int
@@ -55,7 +55,7 @@ class Result:
     workload: str
     sha256: str = ""
     pacing: PacingInfo
-    requests: Sequence[Asked] | None = None
+    requests: Sequence[ToolRequest] | None = None
     summary: Summary | None = None
     failures_known: bool = True
     interrupted: bool = False
@@ -79,7 +79,7 @@ def checked(result: Result) -> Result:
     return result
 
 
-def _impossible(one: Asked) -> str | None:
+def _impossible(one: ToolRequest) -> str | None:
     for name, tokens in (("prompt", one.prompt_tokens), ("output", one.output_tokens)):
         if not isinstance(tokens, int) or not 0 <= tokens <= MOST_TOKENS:
             return f"{tokens} {name} tokens"
@@ -104,7 +104,7 @@ def _numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
         yield name, value
 
 
-def stored(path: Path, result: Result, judgement: Judgement) -> Stored:
+def stored(path: Path, result: Result, judgement: Judgement) -> StoredRun:
     """Judged like a run of ours, as far as it goes."""
     sla = judgement.sla or ()
     criteria = Criteria(sla, judgement.confidence or Criteria().confidence)
@@ -126,15 +126,15 @@ def stored(path: Path, result: Result, judgement: Judgement) -> Stored:
     if result.requests is None:
         assert result.summary is not None  # one of both is there
         run = judged_by_summary(header, result.summary, failures_known=result.failures_known)
-        return Stored(name, run, None, said, result.failures_known)
+        return StoredRun(name, run, None, said, result.failures_known)
     record = record_of(result.requests, interrupted=result.interrupted)
     run = completed_run(record, header)
     if not len(record.event_values):
         run = _without_events(run)
-    return Stored(name, run, record, said)
+    return StoredRun(name, run, record, said)
 
 
-def record_of(requests: Sequence[Asked], *, interrupted: bool = False) -> RunRecord:
+def record_of(requests: Sequence[ToolRequest], *, interrupted: bool = False) -> RunRecord:
     """Rows in the order given, times counted from the first schedule."""
     origin = min((one.scheduled_ns for one in requests), default=0)
     rows: list[RequestRow] = []
@@ -152,7 +152,7 @@ def record_of(requests: Sequence[Asked], *, interrupted: bool = False) -> RunRec
     )
 
 
-def _row(i: int, one: Asked, origin: int, events_at: int) -> RequestRow:
+def _row(i: int, one: ToolRequest, origin: int, events_at: int) -> RequestRow:
     def since(at: int | None) -> int | None:
         return None if at is None else at - origin
 
@@ -184,3 +184,39 @@ def _without_events(run: RunFile) -> RunFile:
 
 def _planned(summary: Summary | None) -> int:
     return summary.requests.planned if summary is not None else 0
+
+
+NOTHING = Distribution(count=0)
+
+
+def summary_of(
+    *,
+    completed: int,
+    failed: int = 0,
+    cancelled: int = 0,
+    window_s: float,
+    request_per_s: float | None,
+    output_token_per_s: float | None,
+    total_token_per_s: float | None,
+    ttft_ms: Distribution = NOTHING,
+    tpot_ms: Distribution = NOTHING,
+    itl_ms: Distribution = NOTHING,
+    e2el_ms: Distribution = NOTHING,
+) -> Summary:
+    """What a file cannot tell stays missing."""
+    planned = completed + failed + cancelled
+    return Summary(
+        requests=Requests(planned=planned, sent=planned, completed=completed, failed=failed, cancelled=cancelled),
+        throughput=Throughput(window_s, request_per_s, output_token_per_s, total_token_per_s),
+        latency=Latency(
+            ttft_ms=ttft_ms,
+            tpot_ms=tpot_ms,
+            itl_ms=itl_ms,
+            e2el_ms=e2el_ms,
+            ttft_sched_ms=NOTHING,
+            e2el_sched_ms=NOTHING,
+        ),
+        goodput=Goodput(),
+        signals=Signals(),
+        waste=None,
+    )

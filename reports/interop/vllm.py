@@ -15,8 +15,7 @@ import msgspec
 
 from reports.files import FolderError
 from reports.interop.documents import Document
-from reports.interop.results import Asked, Result
-from reports.interop.summaries import summary_of
+from reports.interop.results import Result, ToolRequest, summary_of
 from reports.schema import PacingInfo
 from reports.summary_schema import Distribution, Summary
 
@@ -63,7 +62,7 @@ def _pacing(result: Document) -> PacingInfo:
     return PacingInfo(rate_per_s=float(rate), concurrency=result.get("max_concurrency"), arrival=arrival)
 
 
-def _requests(result: Document) -> list[Asked]:
+def _requests(result: Document) -> list[ToolRequest]:
     count = len(result["ttfts"])
     columns = [result[name] for name in COLUMNS]
     optional = [result.get(name) or [None] * count for name in ("start_times", "queue_times", "latencies")]
@@ -72,7 +71,7 @@ def _requests(result: Document) -> list[Asked]:
     requests = [_asked(*values) for values in zip(*columns, *optional, strict=True)]
     if "start_times" not in result and requests:  # then the window is what the tool says it was
         last = requests[-1]
-        requests[-1] = Asked(**vars(last) | {"end_ns": round(1e9 * result["duration"])})
+        requests[-1] = ToolRequest(**vars(last) | {"end_ns": round(1e9 * result["duration"])})
     return requests
 
 
@@ -85,11 +84,11 @@ def _asked(
     start_s: float | None,
     queue_s: float | None,
     latency_s: float | None,
-) -> Asked:
+) -> ToolRequest:
     sent = round(1e9 * (start_s or 0.0))
     scheduled = sent - round(1e9 * (queue_s or 0.0))
     if error or not output_tokens:
-        return Asked(
+        return ToolRequest(
             scheduled_ns=scheduled, sent_ns=sent, first_ns=None, last_ns=None, end_ns=sent, prompt_tokens=prompt_tokens,
             output_tokens=0, status="failed", error=error or "no output",
         )  # fmt: skip
@@ -98,7 +97,7 @@ def _asked(
     gaps_us = [end - begin for begin, end in zip([0, *ends_us], ends_us, strict=False)]
     first = sent + round(1e9 * ttft_s)
     last = sent + round(1e9 * latency_s) if latency_s else first + 1000 * sum(gaps_us)
-    return Asked(
+    return ToolRequest(
         scheduled_ns=scheduled, sent_ns=sent, first_ns=first, last_ns=last, end_ns=last, prompt_tokens=prompt_tokens,
         output_tokens=output_tokens, gaps_us=gaps_us,
     )  # fmt: skip

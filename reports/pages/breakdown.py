@@ -9,8 +9,8 @@ from reports.document import Axis, Bars, Block, Chart, Section, Table, Text
 from reports.render.breakdown import PART_MEANINGS
 from reports.render.formatting import number
 from reports.reported_run import ReportedRun
+from reports.slowest import SlowRequest, slowest_requests
 from reports.summary_schema import Breakdown, Part
-from reports.worst import Worst, worst
 
 COLOURS = {
     "client": "held", "intake": "other", "queue": "padding", "prefill": "prefill", "preempted": "preempted",
@@ -32,7 +32,7 @@ def breakdown_section(runs: Sequence[ReportedRun]) -> Section:
     names = [name for name in PART_MEANINGS if any(name in parts.e2el_ns() for _, parts in found)]
     blocks.append(Text("; ".join(f"{name}: {PART_MEANINGS[name]}" for name in names) + "."))
     for one, parts in found:
-        listed = worst(one.record, parts)
+        listed = slowest_requests(one.record, parts)
         if listed:
             blocks.append(_worst_table(one.label, listed))
     return Section("Where the time went", blocks)
@@ -56,7 +56,7 @@ def _chart(metric: str, summaries: Sequence[tuple[str, Breakdown | None]]) -> Ch
     return Chart(f"{metric}-parts", title, Bars(Axis("ms"), parts, seen), caption)
 
 
-def _worst_table(label: str, requests: Sequence[Worst]) -> Table:
+def _worst_table(label: str, requests: Sequence[SlowRequest]) -> Table:
     names = [name for name in PART_MEANINGS if any(one.parts_ns.get(name) for one in requests)]
     seen = any(one.neighbours for one in requests)
     more = ("longest step, ms", "others seated", "prefill tokens") if seen else ()

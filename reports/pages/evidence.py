@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from reports.document import Axis, Bars, Block, Chart, Line, Lines, Rule, Section, Table, Text
-from reports.gate import parse
 from reports.instances import records_by_instance, steps_by_instance
 from reports.over_time import distribution_curve, latency_over_time, requests_over_time, signals_over_time
 from reports.pages.breakdown import breakdown_section
@@ -18,6 +17,7 @@ from reports.render.breakdown import SLOT_KINDS, TOKEN_KINDS, waste_sentence
 from reports.render.formatting import share
 from reports.render.splits import INSTANCE_COLUMNS, instance_rows, transfer_sentence
 from reports.reported_run import ReportedRun
+from reports.sla import parse_sla
 from reports.summary_schema import Waste
 
 
@@ -50,7 +50,7 @@ def latency_charts(runs: Sequence[ReportedRun]) -> list[Chart]:
             rules |= {
                 result.expr: result.bound
                 for result in one.run.sla
-                if result.scope is None and parse(result.expr).latency in (f"{word}_ms", metric)
+                if result.scope is None and parse_sla(result.expr).latency in (f"{word}_ms", metric)
             }
         values = [x for line in lines for x in line.xs]
         if values:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from reports.document import Block, Figure, Figures, Report, Section, Table, Text, Tone
-from reports.gate import exit_code, failed_and_open
 from reports.pages.details import (
     TONES,
     configuration,
@@ -18,6 +17,7 @@ from reports.render.formatting import number, rates_text, share
 from reports.render.splits import stage_sentences
 from reports.reported_run import ReportedRun
 from reports.schema import RunFile
+from reports.sla import exit_code, failed_and_open
 
 
 def run_report(one: ReportedRun) -> Report:

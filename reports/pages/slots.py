@@ -8,20 +8,20 @@ from typing import NamedTuple
 
 from engines.base import RunRecord
 from reports.document import Axis, Chart, Line, Lines, SlotTimeline
-from reports.over_time import seats_over_time
+from reports.over_time import slots_over_time
 from reports.schema import RunFile
-from reports.seats import Seat, Span, num_slots, seat_spans
+from reports.slots import SlotState, Span, num_slots, slot_spans
 
 NAMES = {
-    Seat.DECODE: ("decode", "decode"),
-    Seat.PREFILL: ("prefill", "prefill"),
-    Seat.TRANSFER: ("KV on its way", "series-3"),
-    Seat.PADDING: ("padding only", "padding"),
-    Seat.DEAD: ("dead row", "dead"),
-    Seat.HELD: ("held", "held"),
-    Seat.PREEMPTED: ("preempted, empty", "preempted"),
-    Seat.SWAPPED: ("swapped out, empty", "swapped"),
-    Seat.IDLE: ("idle", "idle"),
+    SlotState.DECODE: ("decode", "decode"),
+    SlotState.PREFILL: ("prefill", "prefill"),
+    SlotState.TRANSFER: ("KV on its way", "series-3"),
+    SlotState.PADDING: ("padding only", "padding"),
+    SlotState.DEAD: ("dead row", "dead"),
+    SlotState.HELD: ("held", "held"),
+    SlotState.PREEMPTED: ("preempted, empty", "preempted"),
+    SlotState.SWAPPED: ("swapped out, empty", "swapped"),
+    SlotState.IDLE: ("idle", "idle"),
 }
 MOST_SLOTS = 48
 MOST_SPANS = 2000  # drawn of one run; a longer run shows a window
@@ -39,7 +39,7 @@ class Window(NamedTuple):
 
 def slot_charts(runs: Sequence[Labelled]) -> list[Chart]:
     """Each run's slots over steps and then over seconds, one run above the other on the same axis; [] without seats."""
-    seen = [(label, record, run, seat_spans(record, run)) for label, record, run in runs if len(record.steps)]
+    seen = [(label, record, run, slot_spans(record, run)) for label, record, run in runs if len(record.steps)]
     seen = [one for one in seen if one[3]]
     if not seen:
         return []
@@ -82,7 +82,7 @@ def _chart(
         if slot < drawn and begin <= until:
             rows.append((slot, NAMES[seat][0], *_place(record, begin, until, unit)))
     states = {name: colour for seat, (name, colour) in NAMES.items() if any(row[1] == name for row in rows)}
-    states |= dict([NAMES[Seat.IDLE]])
+    states |= dict([NAMES[SlotState.IDLE]])
     whole = window.begin == 1 and window.end >= steps
     shown = "The whole run" if whole else f"Steps {window.begin:,} to {min(window.end, steps):,} of {steps:,}"
     end = _place(record, steps, steps, unit)[1]
@@ -120,7 +120,7 @@ def _domain(
 
 def seats_chart(name: str, label: str, record: RunRecord, run: RunFile) -> Chart | None:
     """All seats of a whole run by what happened in them."""
-    at, seats = seats_over_time(record, run)
+    at, seats = slots_over_time(record, run)
     if not seats:
         return None
     lines = [Line(name, at.tolist(), seats[seat], colour) for seat, (name, colour) in NAMES.items() if seat in seats]

@@ -9,9 +9,8 @@ from reports.document import Block, Chart, Lines, Rule, Section, Table, Text
 from reports.render.formatting import number
 from reports.render.splits import SERVICE, stage_columns, stage_legend, stage_rows
 from reports.reported_run import ReportedRun
-from reports.staged import first_beyond
 from reports.stages import Span, Stages
-from reports.summary_schema import Group
+from reports.summary_schema import Group, first_failed_stage
 from workloads.rates import NS
 
 GROUP_COLUMNS = (
@@ -53,7 +52,7 @@ LEAST_LABELLED = 0.08  # of a chart's width, under which a stage has a mark with
 
 def stage_table(one: ReportedRun) -> Table:
     stages = one.summary.by_stage
-    columns, first = stage_columns(stages), first_beyond(stages)
+    columns, first = stage_columns(stages), first_failed_stage(stages)
     return Table(
         (one.named("stage"), *columns[1:]),
         stage_rows(stages, one.open_loop),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.curves import CurvePoint, label_of, merge, short_label
+from reports.curves import CurvePoint, label_of, merge, short_label, tenants_of
 from reports.document import Block, Figure, Figures, Report, Section, Table, Text, Tone
-from reports.limits import empty_seats
+from reports.limits import unused_slots
 from reports.pages.details import capital, configuration, definition_section, environment, workload_title
 from reports.pages.evidence import evidence
 from reports.pages.sweep_charts import curve_charts, gain_charts
@@ -14,7 +14,6 @@ from reports.recommend import TWO_DEVICES, unequal_devices
 from reports.render.formatting import MISSING, number, share
 from reports.reported_run import ReportedRun
 from reports.sweep_schema import Point, SweepFile
-from reports.tenants import tenants_of
 
 POINT_COLUMNS = (
     "tok/s", "requests/s", "P50 TTFT", "P99 TTFT", "P50 TPOT", "P99 TPOT", "P99 E2EL", "busy", "KV peak", "preempted",
@@ -111,7 +110,7 @@ def point_blocks(sweep: SweepFile, curve: Sequence[CurvePoint]) -> list[Block]:
     blocks: list[Block] = [table]
     if unequal_devices(sweep.params, sweep.points):
         blocks.append(Text(TWO_DEVICES, "unsure"))
-    if (idle := empty_seats(sweep)) is not None:
+    if (idle := unused_slots(sweep)) is not None:
         blocks.append(Text(idle))
     if any(why for _, why in reasons):
         blocks.append(Table((", ".join(sweep.params), "what limits this point"), reasons, marked, frozenset({1})))

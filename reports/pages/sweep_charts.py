@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from reports.curves import CurvePoint, bend, numeric, pareto, short_label
 from reports.document import Chart, Curve, Mark, Rule, Spot
-from reports.gate import parse
 from reports.render.axis_limits import fitted
 from reports.render.formatting import number, share
 from reports.render.sweep_tables import pairs_of_modes
+from reports.sla import parse_sla
 from reports.sweep_schema import SweepFile, Value
 
 INTERVALS = "Bars are 95 % intervals."
@@ -210,5 +210,5 @@ def details(sweep: SweepFile, one: CurvePoint) -> dict[str, str]:
 
 def _sla_rules(sweep: SweepFile, field: str) -> list[Rule]:
     """SLAs on this number. In open loop TTFT and E2EL of a point are from the schedule, and so are they."""
-    parsed = [one for one in map(parse, sweep.sla) if one.scope is None]
+    parsed = [one for one in map(parse_sla, sweep.sla) if one.scope is None]
     return [Rule(one.bound, one.expr) for one in parsed if one.metric.replace("_sched_ms", "_ms") == field]

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from reports.render.formatting import number, share
 from reports.render.table import Table
+from reports.slowest import SlowRequest
 from reports.summary_schema import Breakdown, Part, Waste
-from reports.worst import Worst
 
 WIDE = 120  # columns, from which on the table has room for words
 PART_MEANINGS = {
@@ -64,7 +64,7 @@ def breakdown_table(parts: Breakdown, *, explained: bool = True) -> Table:
     return table
 
 
-def worst_table(requests: Sequence[Worst], title: str) -> Table:
+def worst_table(requests: Sequence[SlowRequest], title: str) -> Table:
     """One line a request: its lengths, its latency and the parts of it in ms, and what ran meanwhile: the longest step,
     who else sat in it, and the most prompt tokens that one step computed. Two lines of header keep it in 80 columns."""
     names = [name for name in PART_MEANINGS if any(one.parts_ns.get(name) for one in requests)]

@@ -8,14 +8,14 @@ from itertools import groupby
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from reports.checks import Check, GateResult, failed_and_open_checks
+from reports.checks import Check, CheckSummary, failed_and_open_checks
 from reports.render.formatting import MISSING, number, verdict
 from reports.render.table import Table
 
 ORDER = ("fail", "inconclusive", "warn", "pass")
 
 
-def checks_view(result: GateResult) -> RenderableType:
+def checks_view(result: CheckSummary) -> RenderableType:
     counts = [(word, sum(one.verdict == word for one in result.checks)) for word in ORDER]
     head = verdict(result.verdict)
     head.append("  " + ", ".join(f"{count} {word}" for word, count in counts if count), style="default")
@@ -85,7 +85,7 @@ def percent(change: float, unit: str = " %") -> str:
 MARKS = {"pass": "✅ pass", "warn": "⚠️ warn", "fail": "❌ fail", "inconclusive": "❔ inconclusive"}
 
 
-def checks_markdown(result: GateResult) -> str:
+def checks_markdown(result: CheckSummary) -> str:
     lines = [
         f"### cbbench gate: {MARKS[result.verdict]}",
         "",

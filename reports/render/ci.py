@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from xml.etree import ElementTree
 
-from reports.checks import Check, GateResult
+from reports.checks import Check, CheckSummary
 from reports.render.checks import ORDER, check_sentence
-from reports.stored import Stored
+from reports.stored_runs import StoredRun
 
 
-def junit(result: GateResult) -> bytes:
+def junit(result: CheckSummary) -> bytes:
     root = ElementTree.Element("testsuites", name="cbbench gate")
     by_scenario = sorted(result.checks, key=lambda one: one.scenario)
     for scenario, checks in groupby(by_scenario, key=lambda one: one.scenario):
@@ -58,7 +58,7 @@ def _properties(case: ElementTree.Element, one: Check) -> None:
 COMMANDS = {"fail": "error", "inconclusive": "error", "warn": "warning"}
 
 
-def workflow_commands(result: GateResult) -> Iterator[str]:
+def workflow_commands(result: CheckSummary) -> Iterator[str]:
     """A line per check that did not pass, those that failed first. Inconclusive is an error too: the job does not pass
     either."""
     for one in sorted(result.checks, key=lambda one: ORDER.index(one.verdict)):
@@ -76,7 +76,7 @@ def _escaped_property(text: str) -> str:
     return _escaped_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def benchmark_json(runs: Sequence[Stored]) -> list[dict[str, str | float]]:
+def benchmark_json(runs: Sequence[StoredRun]) -> list[dict[str, str | float]]:
     """customSmallerIsBetter: a list of names with values. So throughput is told by its inverse. What a run's validity
     forbids to compare is left out, as a trend of it would mean nothing."""
     entries: list[dict[str, str | float]] = []
@@ -98,7 +98,7 @@ def benchmark_json(runs: Sequence[Stored]) -> list[dict[str, str | float]]:
     return entries
 
 
-def _trusted(one: Stored) -> tuple[str, ...]:
+def _trusted(one: StoredRun) -> tuple[str, ...]:
     """The latencies that say something of the server."""
     validity = one.run.validity.verdict if one.run.validity else "ok"
     if validity == "overloaded":  # waits say how long the run was

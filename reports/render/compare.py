@@ -9,14 +9,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from engines.base import RequestRow
-from reports.changes import Changed, most_changed, took_ns
 from reports.percentiles import Percentiles
+from reports.record_differences import Changed, most_changed, took_ns
 from reports.regression import Measured
 from reports.render.breakdown import waste_sentence
 from reports.render.checks import change_text
 from reports.render.formatting import MISSING, number
 from reports.render.table import Table
-from reports.scenarios import Pair, setting_differences
+from reports.scenarios import ComparedRuns, setting_differences
 from reports.schema import RunFile
 from reports.summary_schema import Group as GroupSummary
 from reports.summary_schema import Summary
@@ -185,7 +185,7 @@ def _group_cells(one: GroupSummary, opened: bool) -> dict[str, float | None]:
 ENVIRONMENT_FIELDS = ("cpu", "cores", "platform", "cbbench", "git_commit", "torch", "numpy")  # of the environment
 
 
-def changes_view(pair: Pair, measured: Sequence[Measured], names: tuple[str, str]) -> RenderableType:
+def changes_view(pair: ComparedRuns, measured: Sequence[Measured], names: tuple[str, str]) -> RenderableType:
     """For runs of different work only the settings: their requests have nothing to do with each other. Where nobody
     knows what the work was, the metrics as well, but not request by request."""
     parts: list[RenderableType] = [Text(), _changed_settings(pair)]
@@ -199,7 +199,7 @@ def changes_view(pair: Pair, measured: Sequence[Measured], names: tuple[str, str
     return Group(*parts)
 
 
-def _changed_settings(pair: Pair) -> Text:
+def _changed_settings(pair: ComparedRuns) -> Text:
     before, after = pair.baseline.run, pair.candidate.run
     lines = (
         ("settings", setting_differences(_engine_settings(before), _engine_settings(after))),

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from reports.gate import exit_code, failed_and_open
 from reports.metrics import LATENCIES
 from reports.percentiles import Percentiles, percentiles
 from reports.render.breakdown import slot_table, token_table
@@ -17,6 +16,7 @@ from reports.render.formatting import counts_text, number, rates_text, share, ve
 from reports.render.splits import group_views, instance_table, stage_sentences, stage_views, transfer_text
 from reports.render.table import Table
 from reports.schema import RunFile
+from reports.sla import exit_code, failed_and_open
 from reports.summary_schema import Distribution, Signals, Summary
 
 __all__ = ["run_view", "side_by_side"]

@@ -9,8 +9,7 @@ from rich.text import Text
 
 from reports.render.formatting import STYLES, number, share
 from reports.render.table import Table
-from reports.staged import first_beyond
-from reports.summary_schema import Group, StageGroup, StageVerdict, Summary, Transfers
+from reports.summary_schema import Group, StageGroup, StageVerdict, Summary, Transfers, first_failed_stage
 
 SERVICE = "service is how much was done for them, in tokens: prompt + 2 × output, as fair order counts it"
 
@@ -61,7 +60,7 @@ def stage_columns(stages: Mapping[str, StageGroup]) -> tuple[str, ...]:
 
 def stage_rows(stages: Mapping[str, StageGroup], open_loop: bool) -> list[tuple[str, ...]]:
     """A cell for each of stage_columns()."""
-    first, judged = first_beyond(stages), any(one.sla for one in stages.values())
+    first, judged = first_failed_stage(stages), any(one.sla for one in stages.values())
     return [
         (name, *_stage_cells(one, open_loop), *(_sla_cells(one, name == first) if judged else ()))
         for name, one in stages.items()

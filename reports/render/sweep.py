@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from reports.curves import CurvePoint, bend, label_of, latency_of_knee, merge, series, short_label
-from reports.limits import empty_seats
+from reports.limits import unused_slots
 from reports.recommend import TWO_DEVICES, unequal_devices
 from reports.render.sweep_plots import NAMES, sweep_plots
 from reports.render.sweep_tables import modes_view, sweep_table, tenants_table
@@ -42,7 +42,7 @@ def sweep_view(sweep: SweepFile, *, width: int = 100, charts: bool = True) -> Re
             parts += [grid, Text()]
         else:
             parts += [first, Text()] + ([second, Text()] if second is not None else [])
-    idle = empty_seats(sweep)
+    idle = unused_slots(sweep)
     parts += [*_reasons(sweep), *([Text(idle)] if idle is not None else []), Text()]
     parts += [Text(sweep.ended)] if sweep.adaptive and sweep.ended else _knees(sweep)
     if sweep.skipped:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from rich.console import Group
 from rich.text import Text
 
-from reports.curves import CurvePoint, merge, short_label
+from reports.curves import CurvePoint, merge, short_label, tenants_of
 from reports.render.formatting import MISSING, number, share, stacked, verdict
 from reports.render.table import Table
 from reports.sweep_schema import Point, SweepFile, Value
-from reports.tenants import tenants_of
 
 WIDE = 120
 

@@ -4,7 +4,7 @@
 1  ▒██████████×××××
 2  ▒███████████████
 
-What happens in a seat is classified in reports/seats.py.
+What happens in a seat is classified in reports/slots.py.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from rich.text import Text
 
 from engines.base import RunRecord
 from reports.schema import RunFile
-from reports.seats import IntGrid, Seat, num_slots, seat_counts, seat_spans
+from reports.slots import IntGrid, SlotState, num_slots, slot_counts, slot_spans
 
 LOOK = {
-    Seat.PREFILL: ("▒", "yellow", "prefill"),
-    Seat.DECODE: ("█", "green", "decode"),
-    Seat.TRANSFER: ("t", "yellow", "KV on its way"),
-    Seat.PADDING: ("p", "red", "padding"),
-    Seat.DEAD: ("×", "red", "dead row"),
-    Seat.HELD: ("-", "magenta", "held"),
-    Seat.PREEMPTED: ("!", "magenta", "preempted"),
-    Seat.SWAPPED: ("s", "magenta", "swapped out"),
-    Seat.IDLE: ("·", "dim", "idle"),
+    SlotState.PREFILL: ("▒", "yellow", "prefill"),
+    SlotState.DECODE: ("█", "green", "decode"),
+    SlotState.TRANSFER: ("t", "yellow", "KV on its way"),
+    SlotState.PADDING: ("p", "red", "padding"),
+    SlotState.DEAD: ("×", "red", "dead row"),
+    SlotState.HELD: ("-", "magenta", "held"),
+    SlotState.PREEMPTED: ("!", "magenta", "preempted"),
+    SlotState.SWAPPED: ("s", "magenta", "swapped out"),
+    SlotState.IDLE: ("·", "dim", "idle"),
 }
 
 
@@ -37,7 +37,7 @@ def timeline(
 
     A column holds as many steps as it must and shows what happened in most of them. `until_step` ends it early.
     """
-    spans = seat_spans(record, run)
+    spans = slot_spans(record, run)
     steps = until_step or max([len(record.steps), *(one.end for one in spans)], default=0)
     slots = num_slots(record)
     if steps == 0 or slots == 0:
@@ -45,7 +45,7 @@ def timeline(
     label = len(str(slots - 1)) + 2
     columns = min(steps, max(8, width - label))
     edges = np.round(np.linspace(0, steps, columns + 1)).astype(np.int64)
-    counts = seat_counts(spans, slots, edges)
+    counts = slot_counts(spans, slots, edges)
     lines = [_line(slot, counts[slot], label) for slot in range(min(slots, max_slots))]
     if slots > max_slots:
         lines.append(Text(f"{'':{label}}… {slots - max_slots} more slots", style="dim"))
@@ -55,8 +55,8 @@ def timeline(
 def _line(slot: int, counts: IntGrid, label: int) -> Text:
     text = Text(f"{slot:>{label - 2}}  ", style="dim", no_wrap=True)
     # Of equals the busier state: a request of one step must not vanish.
-    for seat in (len(Seat) - 1 - counts[:, ::-1].argmax(axis=1)).tolist():
-        glyph, style, _ = LOOK[Seat(seat)]
+    for seat in (len(SlotState) - 1 - counts[:, ::-1].argmax(axis=1)).tolist():
+        glyph, style, _ = LOOK[SlotState(seat)]
         text.append(glyph, style=style)
     return text
 
@@ -83,8 +83,8 @@ def _sentence(record: RunRecord, run: RunFile, counts: IntGrid) -> Text:
         shown = record.steps[: total // counts.shape[0]]
         dead, idle = int(shown["dead_slots"].sum()), int(shown["idle_slots"].sum())
     else:
-        dead = int(counts[:, :, Seat.DEAD].sum())
-        idle = int(counts[:, :, [Seat.HELD, Seat.PREEMPTED, Seat.SWAPPED, Seat.IDLE]].sum())
+        dead = int(counts[:, :, SlotState.DEAD].sum())
+        idle = int(counts[:, :, [SlotState.HELD, SlotState.PREEMPTED, SlotState.SWAPPED, SlotState.IDLE]].sum())
     parts = [
         f"{count:,} {words}" for count, words in ((dead, "dead rows of finished requests"), (idle, "idle")) if count
     ]

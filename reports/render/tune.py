@@ -10,8 +10,8 @@ from rich.text import Text
 
 from reports.render.formatting import number, share
 from reports.render.table import Table
-from reports.tuning.file import Stage, TuneFile
 from reports.tuning.trials import Trial
+from reports.tuning.tune_file import Stage, TuneFile
 
 CLOSEST = "the fewest bounds missed, then the smallest worst miss, then the most goodput"
 VERDICT = {

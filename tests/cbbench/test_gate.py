@@ -17,8 +17,8 @@ import pytest
 
 from cbbench.cli.app import invoke
 from cbbench.experiment.ab import Series, machine_checks
-from reports.scenarios import Pair, Scenario
-from reports.stored import Stored
+from reports.scenarios import ComparedRuns, Scenario
+from reports.stored_runs import StoredRun
 from reports.summary import completed_run
 from tests.cbbench.conftest import Outcome
 from tests.reports.factory import header, record, row
@@ -462,12 +462,12 @@ def test_bad_compare(cbbench: Call, arguments: tuple[object, ...], said: str) ->
 
 
 def test_a_machine_that_wobbles_is_unfit() -> None:
-    def run(name: str, tpot_ms: float) -> Stored:
+    def run(name: str, tpot_ms: float) -> StoredRun:
         made = record([row(i, [50 * i + k * tpot_ms for k in range(5)], scheduled_ms=50 * i) for i in range(20)])
-        return Stored(name, completed_run(made, header()), made)
+        return StoredRun(name, completed_run(made, header()), made)
 
     def checks(*tpots_ms: tuple[float, float]) -> list[str]:
-        pairs = tuple(Pair(run(f"a{at}", a), run(f"b{at}", b)) for at, (a, b) in enumerate(tpots_ms))
+        pairs = tuple(ComparedRuns(run(f"a{at}", a), run(f"b{at}", b)) for at, (a, b) in enumerate(tpots_ms))
         series = Series({}, {}, pairs=len(pairs), budget=("tpot=3%",), same=True)
         return [one.verdict for one in machine_checks(Scenario("A and A", pairs), series, 0.95)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.tuning.file import read_tune
+from reports.tuning.tune_file import read_tune
 from tests.cbbench.conftest import Outcome
 
 SIMULATED = ("tune", "--engine", "simulated", "--hardware", "h200", "--model", "llama-3.1-8b")

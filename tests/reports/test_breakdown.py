@@ -11,7 +11,7 @@ from engines.scheduling.ledger import Blocked
 from engines.simulated.engine import SimulatedEngine
 from reports.breakdown import Breakdown, breakdown, total
 from reports.render.breakdown import breakdown_table, breakdown_view, worst_table
-from reports.worst import worst
+from reports.slowest import slowest_requests
 from tests.engines.scheduling.driving import config
 from tests.engines.simulated.small_runs import LAW, run_step_by_step
 from tests.reports.factory import MS, ledger, record, row
@@ -148,12 +148,12 @@ def test_means_shares_and_the_tail() -> None:
 
 def test_the_worst_request_and_its_neighbours() -> None:
     made = by_hand()
-    (one,) = worst(made, breakdown(made), "ttft")
+    (one,) = slowest_requests(made, breakdown(made), "ttft")
     assert (one.row.i, one.total_ns) == (1, 40 * MS)
     near = one.neighbours
     assert near is not None
     assert (near.step, near.step_ms, near.prompts, near.preemptions) == (2, 10, (10,), 0)
-    (one,) = worst(made, breakdown(made), "e2el")
+    (one,) = slowest_requests(made, breakdown(made), "e2el")
     assert (one.row.i, one.total_ns) == (0, 100 * MS)
     near = one.neighbours
     assert near is not None
@@ -162,7 +162,7 @@ def test_the_worst_request_and_its_neighbours() -> None:
 
 def test_at_most_fifty_and_the_worst_first() -> None:
     made = record([row(i, [i + 10.0, i + 20 + i % 7], scheduled_ms=0) for i in range(6000)])
-    found = worst(made, breakdown(made))
+    found = slowest_requests(made, breakdown(made))
     assert [one.row.i for one in found] == list(range(5999, 5949, -1))
     assert found[0].neighbours is None
 
@@ -174,7 +174,9 @@ def test_the_tables_name_what_there_is() -> None:
     assert summary is not None
     console = Console(width=80)
     with console.capture() as out:
-        console.print(breakdown_table(summary, explained=False), worst_table(worst(made, parts), "worst TTFT"))
+        console.print(
+            breakdown_table(summary, explained=False), worst_table(slowest_requests(made, parts), "worst TTFT")
+        )
     text = out.get()
     assert "blocked: rows" in text
     assert "45.0%" in text  # the queue's share of the tail

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from engines.base import ClientReport
-from reports.client import client_limits, client_notes
+from reports.client_limits import client_limits, client_notes
 from reports.metrics import RequestTimes, request_times
 from reports.validity import validity
 from tests.reports.factory import ttft_record

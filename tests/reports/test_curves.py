@@ -23,13 +23,13 @@ from reports.curves import (
 )
 from reports.files import FolderError
 from reports.limits import annotated, cause
-from reports.merging import merged_point
 from reports.recommend import recommend
-from reports.saturation import saturation
+from reports.repeats import merged_point
 from reports.schema import PacingInfo, SlaResult, Validity
 from reports.summary import completed_run
 from reports.summary_schema import Signals, Steady
 from reports.sweep_schema import Point, SweepFile
+from reports.validity import saturation
 from tests.reports.factory import bus_stop, header, record, row
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from engines.base import RunRecord
 from engines.step_runs import StepRuns
 from reports import events
+from reports.counted_values import CountedValues
 from reports.events import Events
-from reports.quantiles import quantile, quantile_interval, tallied_distribution
-from reports.tally import Tally
+from reports.quantiles import counted_distribution, quantile, quantile_interval
 from tests.reports.factory import MS, ledger, record, row
 
 VALUES = st.lists(st.integers(0, 40).map(float), min_size=1, max_size=200)
@@ -25,7 +25,7 @@ VALUES = st.lists(st.integers(0, 40).map(float), min_size=1, max_size=200)
 
 @given(VALUES, st.floats(0, 1))
 def test_a_percentile_of_counted_values_is_numpys(values: list[float], p: float) -> None:
-    tally = Tally.of(np.array(values), np.ones(len(values), np.int64))
+    tally = CountedValues.of(np.array(values), np.ones(len(values), np.int64))
     assert quantile(tally, p) == pytest.approx(float(np.percentile(values, 100 * p)), rel=1e-12, abs=1e-12)
     assert tally.spelled_out().tolist() == sorted(values)
     assert [tally[rank] for rank in range(-len(values), len(values))] == 2 * sorted(values)
@@ -33,7 +33,7 @@ def test_a_percentile_of_counted_values_is_numpys(values: list[float], p: float)
 
 @given(VALUES, st.integers(0, 40))
 def test_moments_and_counts_of_counted_values(values: list[float], bound: int) -> None:
-    tally = Tally.of(np.array(values), np.ones(len(values), np.int64))
+    tally = CountedValues.of(np.array(values), np.ones(len(values), np.int64))
     assert tally.mean() == pytest.approx(np.mean(values))
     assert tally.std() == pytest.approx(np.std(values), abs=1e-9)
     assert tally.above(bound) == sum(value > bound for value in values)
@@ -43,11 +43,11 @@ def test_moments_and_counts_of_counted_values(values: list[float], bound: int) -
 
 def test_an_interval_of_counted_values_is_that_of_the_sorted_ones() -> None:
     values = np.floor(np.random.default_rng(0).exponential(20, 5000))
-    tally = Tally.of(values, np.ones(5000, np.int64))
+    tally = CountedValues.of(values, np.ones(5000, np.int64))
     assert quantile_interval(tally, 0.99, 4000) == quantile_interval(np.sort(values), 0.99, 4000)
     with pytest.raises(IndexError, match="rank 5000 of 5000"):
         tally[5000]
-    assert tallied_distribution(Tally.of(np.empty(0), np.empty(0, np.int64)), 0).count == 0
+    assert counted_distribution(CountedValues.of(np.empty(0), np.empty(0, np.int64)), 0).count == 0
 
 
 @st.composite

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from engines.base import GpuSample, Signal
-from reports.gpu import with_gpu
 from reports.metrics import definitions
 from reports.render.run import gpu_line
+from reports.summary import with_gpu
 from reports.summary_schema import Signals
 
 

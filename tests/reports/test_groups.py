@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.base import RunRecord
+from reports.fairness import overlaps, service_gap_tokens, waits_ns
 from reports.metrics import definitions
-from reports.service import overlaps, service_gap_tokens, waits_ns
 from reports.summary import summarize
 from reports.summary_schema import Summary
 from tests.reports.factory import MS, header, ledger, record, row, seated
@@ -244,5 +244,5 @@ def test_the_gap_equals_plain_python(made: RunRecord) -> None:
 
 def test_many_moments_are_compared_at_some_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     made = two_tenants()
-    monkeypatch.setattr("reports.service.MOST_MOMENTS", 4)
+    monkeypatch.setattr("reports.fairness.MOST_MOMENTS", 4)
     assert summarize(made, header()).service_gap_tokens == 28  # every other moment: 20, 40, 60, 100 ms

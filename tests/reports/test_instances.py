@@ -13,9 +13,9 @@ from engines.scheduling.ledger import check_identities
 from reports.breakdown import breakdown, total
 from reports.instances import records_by_instance, steps_by_instance, transfers
 from reports.over_time import signals_over_time
-from reports.seats import Seat, num_slots, seat_counts, seat_spans
+from reports.slots import SlotState, num_slots, slot_counts, slot_spans
+from reports.slowest import slowest_requests
 from reports.summary import completed_run
-from reports.worst import worst
 from tests.engines.test_disaggregated import MS, pair, run
 from tests.reports.factory import header
 from workloads.pacing import Pacing
@@ -125,10 +125,10 @@ def test_each_instance_is_a_run_of_its_own() -> None:
         check_identities(steps, seats, blocks)
         assert num_slots(record) == seats
         edges = np.arange(len(steps) + 1)
-        counts = seat_counts(seat_spans(record, header(event_unit="step")), seats, edges).sum(axis=0)
-        seated = counts[:, [Seat.PREFILL, Seat.DECODE, Seat.TRANSFER]].sum(axis=1)
+        counts = slot_counts(slot_spans(record, header(event_unit="step")), seats, edges).sum(axis=0)
+        seated = counts[:, [SlotState.PREFILL, SlotState.DECODE, SlotState.TRANSFER]].sum(axis=1)
         assert seated.tolist() == steps["active_slots"].tolist(), name
-        assert counts[:, Seat.TRANSFER].any() == (name == "decode")
+        assert counts[:, SlotState.TRANSFER].any() == (name == "decode")
     assert sum(len(row.stints) for record in parts.values() for row in record.rows) == BUSY.stints()[0].shape[0]
     lost = [sum(row.preemptions for row in record.rows) for record in parts.values()]
     assert lost == [steps["preempted"].sum() for steps in steps_by_instance(BUSY.steps).values()]
@@ -143,8 +143,8 @@ def test_a_run_that_ends_while_kv_is_on_its_way() -> None:
     decode = records_by_instance(record)["decode"]
     assert [stint.admitted for row in decode.rows for stint in row.stints] == [1, 2]
     assert len(decode.steps) == 1
-    counts = seat_counts(seat_spans(decode, header(event_unit="step")), 4, np.array([0, 1])).sum(axis=0)
-    assert counts[0, Seat.DECODE] == 1
+    counts = slot_counts(slot_spans(decode, header(event_unit="step")), 4, np.array([0, 1])).sum(axis=0)
+    assert counts[0, SlotState.DECODE] == 1
 
 
 def test_a_device_is_never_busier_than_all_the_time() -> None:
@@ -155,6 +155,6 @@ def test_a_device_is_never_busier_than_all_the_time() -> None:
 
 
 def test_who_waited_longest_is_shown_beside_prompts() -> None:
-    found = worst(BUSY, breakdown(BUSY))[0].neighbours
+    found = slowest_requests(BUSY, breakdown(BUSY))[0].neighbours
     assert found is not None
     assert BUSY.steps["instance"][found.step - 1] == 0

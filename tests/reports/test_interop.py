@@ -14,7 +14,7 @@ import pytest
 from reports.files import FolderError
 from reports.folder import RunWriter
 from reports.interop import as_vllm_json, read_any, read_results
-from reports.stored import Judgement, Stored
+from reports.stored_runs import Judgement, StoredRun
 from reports.summary_schema import Summary
 from tests.reports.factory import bus_stop, header, record, row
 
@@ -42,21 +42,21 @@ VLLM_KEYS = [
 ]  # fmt: skip
 
 
-def read(name: str | Path, *sla: str) -> Stored:
+def read(name: str | Path, *sla: str) -> StoredRun:
     (one,) = read_results(DATA / name, Judgement(sla or None))
     return one
 
 
-def summary(one: Stored) -> Summary:
+def summary(one: StoredRun) -> Summary:
     assert one.run.summary is not None
     return one.run.summary
 
 
-def verdicts(one: Stored) -> dict[str, str]:
+def verdicts(one: StoredRun) -> dict[str, str]:
     return {result.expr.partition("<")[0].partition(">")[0]: result.verdict for result in one.run.sla}
 
 
-def said(one: Stored) -> str:
+def said(one: StoredRun) -> str:
     return " ".join(one.notes)
 
 

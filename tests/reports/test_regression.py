@@ -13,13 +13,13 @@ from scipy.stats import ttest_1samp
 
 from engines.base import RunRecord
 from reports.budgets import DEFAULTS, Budget, parse_budgets, value_of
-from reports.checks import Check, CheckVerdict, gate_result
-from reports.exact import differences
-from reports.pairs import Spread, block_length, holm_levels, paired_spread, request_spread
+from reports.checks import Check, CheckVerdict, summarize_checks
+from reports.paired import Spread, block_length, holm_levels, paired_spread, request_spread
+from reports.record_differences import differences
 from reports.regression import exact_checks, judge, matched, regression_checks
-from reports.scenarios import Pair, pair_up, scenarios, setting_differences
+from reports.scenarios import ComparedRuns, match_baselines, scenarios, setting_differences
 from reports.schema import PacingInfo, Validity
-from reports.stored import Stored
+from reports.stored_runs import StoredRun
 from reports.summary import completed_run
 from tests.reports.factory import bus_stop, header, record, row
 
@@ -30,8 +30,8 @@ RATE = Budget("output_token_per_s", 0.03)
 NAMES = itertools.count()
 
 
-def stored(made: RunRecord, **fields: object) -> Stored:
-    return Stored(f"run{next(NAMES)}", completed_run(made, header(**fields)), made)  # type: ignore[arg-type]
+def stored(made: RunRecord, **fields: object) -> StoredRun:
+    return StoredRun(f"run{next(NAMES)}", completed_run(made, header(**fields)), made)  # type: ignore[arg-type]
 
 
 def steady(tpot_ms: float, n: int = 40, *, failed: int = 0, tokens: int = 5) -> RunRecord:
@@ -47,8 +47,8 @@ def steady(tpot_ms: float, n: int = 40, *, failed: int = 0, tokens: int = 5) -> 
     return record(made)
 
 
-def compared(before: Sequence[Stored], after: Sequence[Stored], *budgets: Budget) -> dict[str, Check]:
-    groups = scenarios(pair_up(after, before))
+def compared(before: Sequence[StoredRun], after: Sequence[StoredRun], *budgets: Budget) -> dict[str, Check]:
+    groups = scenarios(match_baselines(after, before))
     checks = regression_checks(groups, budgets or (TPOT,), 0.95, 0.01)
     return {one.metric: one for one in checks}
 
@@ -206,7 +206,7 @@ def test_shorter_answers_are_told() -> None:
 @pytest.mark.parametrize(("validity", "metric"), [("client_limited", "mean_tpot_ms"), ("overloaded", "p50_ttft_ms")])
 def test_what_validity_forbids(validity: str, metric: str) -> None:
     one = stored(steady(20))
-    bad = Stored("bad", msgspec.structs.replace(one.run, validity=Validity(validity, ("why",))), one.record)  # type: ignore[arg-type]
+    bad = StoredRun("bad", msgspec.structs.replace(one.run, validity=Validity(validity, ("why",))), one.record)  # type: ignore[arg-type]
     check = compared([one], [bad], Budget(metric, 0.03))[metric]
     assert check.verdict == "inconclusive"
     assert "why" in check.reason
@@ -214,7 +214,7 @@ def test_what_validity_forbids(validity: str, metric: str) -> None:
 
 def test_an_overloaded_run_still_has_a_time_per_token() -> None:
     one = stored(steady(20))
-    over = Stored("over", msgspec.structs.replace(one.run, validity=Validity("overloaded", ("why",))), one.record)
+    over = StoredRun("over", msgspec.structs.replace(one.run, validity=Validity("overloaded", ("why",))), one.record)
     assert compared([one], [over])["mean_tpot_ms"].verdict == "pass"
 
 
@@ -244,18 +244,20 @@ def test_many_metrics_are_one_family() -> None:
 
 def test_repetitions_are_one_scenario_and_other_settings_another() -> None:
     a, b, c = stored(steady(20)), stored(steady(20)), stored(steady(20), config={"max_num_seqs": 8})
-    assert [len(one.pairs) for one in scenarios(pair_up([a, b, c], [a, b, c]))] == [2, 1]
-    assert [len(one.pairs) for one in scenarios(pair_up([a, b], [a]))] == [1, 1], "a shared baseline is one draw"
-    assert [len(one.pairs) for one in scenarios(pair_up([a, b], [a, a]))] == [1, 1]
+    assert [len(one.pairs) for one in scenarios(match_baselines([a, b, c], [a, b, c]))] == [2, 1]
+    assert [len(one.pairs) for one in scenarios(match_baselines([a, b], [a]))] == [1, 1], (
+        "a shared baseline is one draw"
+    )
+    assert [len(one.pairs) for one in scenarios(match_baselines([a, b], [a, a]))] == [1, 1]
     with pytest.raises(ValueError, match="3 runs and 2 baselines"):
-        pair_up([a, b, c], [a, b])
+        match_baselines([a, b, c], [a, b])
 
 
 def test_other_work_is_named() -> None:
     one, plan, rate = stored(steady(20)), stored(steady(20), sha256="cd" * 32), stored(steady(20), rate_per_s=5.0)
-    assert Pair(one, one).differences == ""
-    assert "workload" in Pair(one, plan).differences
-    assert "rate_per_s none → 5" in Pair(one, rate).differences
+    assert ComparedRuns(one, one).differences == ""
+    assert "workload" in ComparedRuns(one, plan).differences
+    assert "rate_per_s none → 5" in ComparedRuns(one, rate).differences
     assert PacingInfo(rate_per_s=5.0).open_loop
 
 
@@ -278,7 +280,7 @@ def test_equal_to_the_bit() -> None:
 
 @pytest.mark.parametrize(("strict", "verdict"), [(True, "fail"), (False, "warn")])
 def test_any_difference_is_shown(strict: bool, verdict: str) -> None:
-    (scenario,) = scenarios(pair_up([stored(steady(20.1))], [stored(steady(20))]))
+    (scenario,) = scenarios(match_baselines([stored(steady(20.1))], [stored(steady(20))]))
     bits, tpot = exact_checks(scenario, [TPOT], strict=strict)
     assert bits.verdict == verdict
     assert tpot.verdict == "warn"
@@ -286,4 +288,4 @@ def test_any_difference_is_shown(strict: bool, verdict: str) -> None:
 
 
 def test_nothing_checked_is_not_a_pass() -> None:
-    assert gate_result([]).exit_code == 5
+    assert summarize_checks([]).exit_code == 5

@@ -19,7 +19,7 @@ from reports.render.run import run_view
 from reports.render.sweep import sweep_view
 from reports.render.timeline import timeline
 from reports.schema import EngineInfo, RunFile, Validity
-from reports.seats import Seat, seat_counts, seat_spans, tail_of
+from reports.slots import SlotState, slot_counts, slot_spans, tail_of
 from reports.summary import completed_run
 from reports.summary_schema import Signals
 from reports.sweep_schema import Point, SweepFile
@@ -163,17 +163,17 @@ def test_a_compact_batch_holds_or_frees() -> None:
 def counted(stints: Sequence[Stint], edges: np.ndarray, *, mode: str = "continuous", **config: object) -> np.ndarray:
     """Of requests with one stay each."""
     made = record([row(i, [1.0], prompt_tokens=1, stints=[one]) for i, one in enumerate(stints)], event_unit="step")
-    spans = seat_spans(made, header(mode=mode, config=config))
-    return seat_counts(spans, max(one.slot for one in stints) + 1, edges)
+    spans = slot_spans(made, header(mode=mode, config=config))
+    return slot_counts(spans, max(one.slot for one in stints) + 1, edges)
 
 
 def test_each_batch_ends_with_its_own_longest() -> None:
     stints = [Stint(0, 1, 1, 2), Stint(1, 1, 1, 4), Stint(0, 5, 6, 9), Stint(1, 5, 6, 7)]
     counts = counted(stints, np.arange(11), mode="static")
     seats = counts.argmax(axis=2)
-    assert [Seat(one).name[0] for one in seats[0]] == list("PDDDPPDDDI")
-    assert seats[0].tolist()[:4] == [Seat.PREFILL, Seat.DECODE, Seat.DEAD, Seat.DEAD]
-    assert seats[1].tolist()[6:] == [Seat.DECODE, Seat.DEAD, Seat.DEAD, Seat.IDLE]
+    assert [SlotState(one).name[0] for one in seats[0]] == list("PDDDPPDDDI")
+    assert seats[0].tolist()[:4] == [SlotState.PREFILL, SlotState.DECODE, SlotState.DEAD, SlotState.DEAD]
+    assert seats[1].tolist()[6:] == [SlotState.DECODE, SlotState.DEAD, SlotState.DEAD, SlotState.IDLE]
 
 
 def test_columns_of_many_steps_keep_the_sum() -> None:
@@ -186,7 +186,7 @@ def test_columns_of_many_steps_keep_the_sum() -> None:
 
 def test_a_request_that_never_got_a_token_was_prefilling() -> None:
     counts = counted([Stint(0, 1, 0, 3)], np.arange(5))
-    assert counts[0].argmax(axis=1).tolist() == [Seat.PREFILL] * 3 + [Seat.IDLE]
+    assert counts[0].argmax(axis=1).tolist() == [SlotState.PREFILL] * 3 + [SlotState.IDLE]
 
 
 def test_a_row_of_padding_alone_is_no_prefill() -> None:
@@ -198,18 +198,18 @@ def test_a_row_of_padding_alone_is_no_prefill() -> None:
         ]
     )
     run = header(mode="static", config={"max_num_batched_tokens": 16})  # 8 columns a step for each of two rows
-    seats = seat_counts(seat_spans(made, run), 2, np.arange(7)).argmax(axis=2)
-    assert [Seat(one).name for one in seats[1].tolist()] == ["PADDING"] * 2 + ["PREFILL"] * 2 + ["DECODE", "DEAD"]
-    assert [Seat(one).name for one in seats[0].tolist()] == ["PREFILL"] * 4 + ["DECODE"] * 2
+    seats = slot_counts(slot_spans(made, run), 2, np.arange(7)).argmax(axis=2)
+    assert [SlotState(one).name for one in seats[1].tolist()] == ["PADDING"] * 2 + ["PREFILL"] * 2 + ["DECODE", "DEAD"]
+    assert [SlotState(one).name for one in seats[0].tolist()] == ["PREFILL"] * 4 + ["DECODE"] * 2
 
 
-@pytest.mark.parametrize(("policy", "seat"), [("recompute", Seat.PREEMPTED), ("swap", Seat.SWAPPED)])
-def test_a_preemption_empties_a_seat_until_someone_sits_or_its_request_is_back(policy: str, seat: Seat) -> None:
+@pytest.mark.parametrize(("policy", "seat"), [("recompute", SlotState.PREEMPTED), ("swap", SlotState.SWAPPED)])
+def test_a_preemption_empties_a_seat_until_someone_sits_or_its_request_is_back(policy: str, seat: SlotState) -> None:
     returns = row(0, [1.0], preemptions=1, stints=[Stint(0, 1, 1, 2), Stint(1, 6, 6, 8)])
     evicted = row(1, [1.0], preemptions=1, stints=[Stint(1, 1, 1, 3), Stint(0, 9, 9, 9)])
     another = row(2, [1.0], stints=[Stint(1, 5, 5, 5)])
     run = header(config={"on_kv_pressure": policy})
-    spans = seat_spans(record([returns, evicted, another], event_unit="step", steps=ledger([1] * 9, [0] * 9, 2)), run)
+    spans = slot_spans(record([returns, evicted, another], event_unit="step", steps=ledger([1] * 9, [0] * 9, 2)), run)
     assert sorted((one.slot, one.begin, one.end) for one in spans if one.seat is seat) == [(0, 3, 5), (1, 4, 4)]
 
 
@@ -223,7 +223,7 @@ def test_chart_and_ledger_agree_on_continuous_batching() -> None:
     text = shown(timeline(made, run))
     assert rows_of(text) == ["▒██▒█·", "▒█████"]
     assert "continuous wasted 1 of 12 slot-steps: 1 idle." in text
-    assert tail_of(run) is Seat.IDLE
+    assert tail_of(run) is SlotState.IDLE
 
 
 def test_many_slots_and_narrow_terminals() -> None:

@@ -6,11 +6,11 @@ import pytest
 
 from engines.base import RunRecord
 from reports.checks import sla_checks
-from reports.gate import parse, parse_all
 from reports.metrics import request_times
 from reports.recommend import qualifies
 from reports.schema import RunFile, SlaResult, Validity
-from reports.scope import Scope
+from reports.sla import parse_all, parse_sla
+from reports.sla_scope import Scope
 from reports.stages import Stages
 from reports.summary import completed_run
 from reports.summary_schema import Signals
@@ -58,11 +58,11 @@ def judged(made: RunRecord, *sla: str, **fields: object) -> list[SlaResult]:
     ],
 )
 def test_brackets_say_whom_it_is_on(expr: str, scope: Scope | None) -> None:
-    one = parse(expr)
+    one = parse_sla(expr)
     assert one.scope == scope
     assert one.expr == expr
     if scope is not None:
-        assert parse(f"p50_ttft_ms[{scope}]<=1").scope == scope
+        assert parse_sla(f"p50_ttft_ms[{scope}]<=1").scope == scope
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_brackets_say_whom_it_is_on(expr: str, scope: Scope | None) -> None:
 )
 def test_a_bad_part_says_what_is_right(expr: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        parse(expr)
+        parse_sla(expr)
 
 
 def test_attainment_of_a_part_needs_a_latency_that_binds_it() -> None:

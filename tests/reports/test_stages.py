@@ -19,11 +19,10 @@ from reports.render.run import run_view
 from reports.render.splits import stage_columns, stage_rows, stage_sentences
 from reports.reported_run import ReportedRun
 from reports.schema import RunFile
-from reports.scope import Scope
-from reports.staged import first_beyond
+from reports.sla_scope import Scope
 from reports.stages import Stages
 from reports.summary import completed_run
-from reports.summary_schema import StageGroup, Summary
+from reports.summary_schema import StageGroup, Summary, first_failed_stage
 from tests.reports.factory import header, record, row
 from tests.reports.test_scope import STEPS, stepped, stepped_run
 from workloads.plan import UGAP
@@ -49,7 +48,7 @@ def test_each_stage_is_judged_as_an_sla_on_it_is() -> None:
 
 def test_a_sentence_says_through_which_stage_it_holds() -> None:
     stages = by_stage(stepped_run("p99_ttft_ms<=500"))
-    assert first_beyond(stages) == "2: 20 for 20s"
+    assert first_failed_stage(stages) == "2: 20 for 20s"
     assert stage_sentences(stages) == [
         "p99_ttft_ms<=500 holds through stage 1 (10 requests/s); stage 2 (20 requests/s) is the first beyond it, at 906"
     ]
@@ -156,7 +155,7 @@ def test_the_rate_at_which_a_ramp_breaks_is_read_off_its_parts() -> None:
     assert list(found)[4:6] == ["1.5: 10–12", "1.6: 12–14"]
     assert [one.verdict for one in run.sla[1:]] == ["pass", "fail", "fail"]
     assert run.sla[3].n == sum(one.requests for one in found.values() if one.key != "then")
-    assert first_beyond(found) == "1.6: 12–14"
+    assert first_failed_stage(found) == "1.6: 12–14"
     assert stage_sentences(found)[0] == (
         "p50_ttft_ms<=500 holds through stage 1.5 (10 to 12 requests/s); stage 1.6 (12 to 14 requests/s) is the first "
         "beyond it, at 903"

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from engines.base import RunRecord
-from reports.curves import merge, point_of
+from reports.curves import merge, point_of, tenants_of
 from reports.pages.sweep import tenant_blocks
 from reports.render.compare import side_by_side
 from reports.render.sweep import sweep_view
@@ -15,7 +15,6 @@ from reports.render.sweep_tables import tenants_table
 from reports.schema import RunFile
 from reports.summary import completed_run
 from reports.sweep_schema import Point, SweepFile, TenantPoint
-from reports.tenants import tenants_of
 from tests.reports.factory import header, record, row
 
 

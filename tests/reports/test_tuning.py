@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from reports.schema import SlaResult, Validity
 from reports.summary_schema import Signals
 from reports.sweep_schema import Point
-from reports.tuning.equivalents import sglang_flags, toml_of, vllm_flags
 from reports.tuning.moves import Bounds
 from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide, long_prompt_tokens
+from reports.tuning.server_flags import sglang_flags, toml_of, vllm_flags
 from reports.tuning.trials import Setting, Trial, best_of, outcome_of
 
 BOUNDS = Bounds(most_rows=256, most_tokens=8192, bucket_edge_tokens=1024)

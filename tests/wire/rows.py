@@ -19,7 +19,7 @@ ROWS = """
 15, 19    TPOT and ITL are both there, and defined        reports/test_metrics   test_every_latency_has_a_definition
 16        no TTFT in the gaps                             reports/test_metrics   test_one_request_by_hand
 17        one token has no TPOT                           reports/test_metrics   test_one_token_has_no_tpot_and_no_token_has_no_ttft
-17        missing does not pass a gate                    reports/test_gate      test_missing_is_not_passing
+17        missing does not pass a gate                    reports/test_sla       test_missing_is_not_passing
 20        other events do not move the clock              wire/test_first_token  test_events_that_are_no_tokens_do_not_move_the_clock
 21        what is printed is what is in the JSON          reports/test_render    test_a_run_has_its_numbers_at_any_width
 22        a peak below the mean                           none: no peak rate is reported
@@ -51,7 +51,7 @@ ROWS = """
 48, 49    everything fails                                wire/test_failures     test_when_everything_fails_every_row_says_so
 48        and the exit code says so                       cbbench/test_run       test_nothing_succeeded_is_an_invalid_load
 50, 51    refusals are misses, by class                   wire/test_failures     test_a_refusal_keeps_its_body
-50        and violate the SLA                             reports/test_gate      test_failures_are_violations_and_not_fast_successes
+50        and violate the SLA                             reports/test_sla       test_failures_are_violations_and_not_fast_successes
 53        a proxy's page                                  wire/test_failures     test_html_from_a_proxy
 53        a body that breaks off                          wire/test_failures     test_a_body_that_breaks_off
 53        a refusal while the request is being sent       wire/test_bodies       test_a_server_that_refuses_a_large_request_before_it_has_read_it

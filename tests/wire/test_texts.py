@@ -95,7 +95,7 @@ def test_a_file_that_counts_is_checked(tmp_path: Path) -> None:
 
 
 def test_a_server_that_does_not_count_leaves_a_guess_that_is_told(tmp_path: Path) -> None:
-    from reports.client import client_notes
+    from reports.client_limits import client_notes
 
     async def silent(call: Call) -> None:
         await call.send(response(text("a"), text("b", "length"), DONE))

@@ -13,7 +13,7 @@ import pytest
 from engines.base import EngineError, ScrapeReport
 from engines.remote.prometheus import NAMES, read_page
 from engines.remote.scrape import STALE_NS, Growth
-from reports.client import scrape_notes
+from reports.client_limits import scrape_notes
 from tests.wire.driving import Outcome, load
 from tests.wire.fake import DONE, END, HEAD, Call, FakeServer, chunk, plain, text, usage
 

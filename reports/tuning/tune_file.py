@@ -10,8 +10,8 @@ import msgspec
 
 from reports.files import read_json, write_atomic
 from reports.sweep_schema import Value
-from reports.tuning.equivalents import sglang_flags, toml_of, vllm_flags
 from reports.tuning.search import Decision
+from reports.tuning.server_flags import sglang_flags, toml_of, vllm_flags
 from reports.tuning.trials import Trial
 
 TUNE_SCHEMA: Final = "cbbench.tune/1"

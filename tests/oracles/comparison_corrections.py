@@ -1,6 +1,6 @@
 """Which test a gate of several metrics should use: what each of five finds, and how often it is wrong.
 
-    python -m tests.oracles.gate_corrections        prints the second table of docs/gates.md (minutes)
+    python -m tests.oracles.comparison_corrections        prints the second table of docs/gates.md (minutes)
 
 Metrics of one run move together (the machine was slow, so all were), which Holm's procedure makes no use of.
 """
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
-from reports.pairs import holm_levels
+from reports.paired import holm_levels
 from reports.quantiles import FloatArray
-from tests.oracles.gate_statistics import ALPHA, METRICS, SLOWER, log_ratios
+from tests.oracles.comparison_statistics import ALPHA, METRICS, SLOWER, log_ratios
 
 Rejected = NDArray[np.bool_]  # of each metric: shown to be worse
 Test = Callable[[FloatArray], Rejected]  # of log-ratios [metric, pair]

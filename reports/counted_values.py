@@ -1,5 +1,8 @@
-"""Tally: values with how often each came. Two hundred million gaps between tokens are some thousand different ones:
-every request that decodes in a step has the same gap, and a gap over HTTP is a whole number of µs."""
+"""Values with how often each occurs.
+
+Two hundred million gaps between tokens have some thousand distinct values: all requests that decode in a step have the
+same gap, and a gap over HTTP is a whole number of µs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Tally:
+class CountedValues:
     """Reads like the sorted array it stands for: it has a length, and [rank] is the value of a rank from 0 on.
 
     Nothing is rounded: a percentile is that of all values, not that of a histogram's bins.
@@ -25,13 +28,13 @@ class Tally:
     counts: IntArray  # of each, at least 1
 
     @staticmethod
-    def of(values: FloatArray, counts: IntArray) -> Tally:
+    def of(values: FloatArray, counts: IntArray) -> CountedValues:
         """Of values in any order, where some may be there twice or have a count of 0."""
         kept = counts > 0
         distinct, which = np.unique(values[kept], return_inverse=True)
         summed = np.zeros(distinct.shape[0], np.int64)
         np.add.at(summed, which.reshape(-1), counts[kept])
-        return Tally(distinct, summed)
+        return CountedValues(distinct, summed)
 
     @cached_property
     def _ends(self) -> IntArray:
@@ -58,15 +61,15 @@ class Tally:
         """How many are larger."""
         return int(self.counts[self.values > bound].sum())
 
-    def with_infinite(self, count: int) -> Tally:
+    def with_infinite(self, count: int) -> CountedValues:
         """And `count` infinite values: of requests that failed."""
         if not count:
             return self
-        return Tally(np.append(self.values, np.inf), np.append(self.counts, count))
+        return CountedValues(np.append(self.values, np.inf), np.append(self.counts, count))
 
-    def finite(self) -> Tally:
+    def finite(self) -> CountedValues:
         known = np.isfinite(self.values)
-        return Tally(self.values[known], self.counts[known])
+        return CountedValues(self.values[known], self.counts[known])
 
     def spelled_out(self) -> FloatArray:
         """All values, ascending."""

@@ -18,7 +18,7 @@ from reports.schema import RunFile
 IntGrid = NDArray[np.int64]
 
 
-class Seat(IntEnum):
+class SlotState(IntEnum):
     """What happens in a seat in a step; the busier has the larger number."""
 
     IDLE = 0
@@ -36,7 +36,7 @@ class Span(NamedTuple):
     """A seat in one state from step `begin` to step `end`, both inside; steps count from 1."""
 
     slot: int
-    seat: Seat
+    seat: SlotState
     begin: int
     end: int
 
@@ -49,18 +49,18 @@ class Stay(NamedTuple):
     arrives: bool  # it began with KV that came from elsewhere
 
 
-def seat_spans(record: RunRecord, run: RunFile) -> list[Span]:
+def slot_spans(record: RunRecord, run: RunFile) -> list[Span]:
     """Every seat's states but IDLE, which is what is left, in order of admission and slot."""
     stays = _stays(record)
-    vacated = Seat.SWAPPED if run.engine.config.get("on_kv_pressure") == "swap" else Seat.PREEMPTED
-    budget = int(run.engine.config.get("max_num_batched_tokens") or 0) if tail_of(run) is Seat.DEAD else 0
+    vacated = SlotState.SWAPPED if run.engine.config.get("on_kv_pressure") == "swap" else SlotState.PREEMPTED
+    budget = int(run.engine.config.get("max_num_batched_tokens") or 0) if tail_of(run) is SlotState.DEAD else 0
     spans: list[Span] = []
     for begin, end, batch_end in _batches(stays):
         batch = stays[begin:end]
         padding = _padding_steps(batch, budget)
         for stay, padded in zip(batch, padding, strict=True):
             spans += _worked(stay, padded)
-            if tail_of(run) is not Seat.IDLE:
+            if tail_of(run) is not SlotState.IDLE:
                 spans.append(Span(stay.stint.slot, tail_of(run), stay.stint.ended + 1, batch_end))
     spans += _vacated(stays, vacated, len(record.steps))
     return [one for one in spans if one.end >= one.begin]
@@ -74,22 +74,22 @@ def num_slots(record: RunRecord) -> int:
     return max((stint.slot + 1 for row in record.rows for stint in row.stints), default=0)
 
 
-def tail_of(run: RunFile) -> Seat:
+def tail_of(run: RunFile) -> SlotState:
     """What becomes of a seat when its request ends before its static batch: dead row, held, or idle."""
     if run.engine.mode != "static":
-        return Seat.IDLE
+        return SlotState.IDLE
     shape = str(run.engine.config.get("static", "padded")).replace("-", "_")
-    return {"padded": Seat.DEAD, "compact_held": Seat.HELD}.get(shape, Seat.IDLE)
+    return {"padded": SlotState.DEAD, "compact_held": SlotState.HELD}.get(shape, SlotState.IDLE)
 
 
-def seat_counts(spans: Sequence[Span], slots: int, edges: IntGrid) -> IntGrid:
-    """Steps by [slot, column, Seat]; column c holds the steps above edges[c] up to edges[c+1].
+def slot_counts(spans: Sequence[Span], slots: int, edges: IntGrid) -> IntGrid:
+    """Steps by [slot, column, SlotState]; column c holds the steps above edges[c] up to edges[c+1].
 
     The steps of a span up to x are max(0, x - (begin - 1)) - max(0, x - end); summed over all spans at every edge.
     """
     inside = [one for one in spans if one.slot < slots]
     slot, seat, begin, end = np.array(inside, dtype=np.int64).reshape(-1, 4).T
-    shape = (slots, len(Seat), edges.shape[0] + 1)
+    shape = (slots, len(SlotState), edges.shape[0] + 1)
     number, offset = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     for sign, at in ((1, begin - 1), (-1, end)):
         where = (slot, seat, np.searchsorted(edges, at))
@@ -97,7 +97,7 @@ def seat_counts(spans: Sequence[Span], slots: int, edges: IntGrid) -> IntGrid:
         np.add.at(offset, where, sign * at)
     reached = (edges * number.cumsum(axis=2)[:, :, :-1]) - offset.cumsum(axis=2)[:, :, :-1]
     counts: IntGrid = np.diff(reached, axis=2).transpose(0, 2, 1).copy()
-    counts[:, :, Seat.IDLE] = np.diff(edges) - counts.sum(axis=2)
+    counts[:, :, SlotState.IDLE] = np.diff(edges) - counts.sum(axis=2)
     return counts
 
 
@@ -121,13 +121,13 @@ def _worked(stay: Stay, padded: int) -> list[Span]:
     if stay.arrives:  # it decodes in the first step that has it
         first = stint.sampled or stint.ended + 1
         return [
-            Span(stint.slot, Seat.TRANSFER, stint.admitted, first - 1),
-            Span(stint.slot, Seat.DECODE, first, stint.ended),
+            Span(stint.slot, SlotState.TRANSFER, stint.admitted, first - 1),
+            Span(stint.slot, SlotState.DECODE, first, stint.ended),
         ]
     return [
-        Span(stint.slot, Seat.PADDING, stint.admitted, stint.admitted + padded - 1),
-        Span(stint.slot, Seat.PREFILL, stint.admitted + padded, sampled),
-        Span(stint.slot, Seat.DECODE, sampled + 1, stint.ended),
+        Span(stint.slot, SlotState.PADDING, stint.admitted, stint.admitted + padded - 1),
+        Span(stint.slot, SlotState.PREFILL, stint.admitted + padded, sampled),
+        Span(stint.slot, SlotState.DECODE, sampled + 1, stint.ended),
     ]
 
 
@@ -155,7 +155,7 @@ def _padding_steps(batch: Sequence[Stay], budget: int) -> list[int]:
     return [min((longest - one.prompt_tokens) // columns, most) for one, most in zip(batch, steps, strict=True)]
 
 
-def _vacated(stays: Sequence[Stay], seat: Seat, steps: int) -> list[Span]:
+def _vacated(stays: Sequence[Stay], seat: SlotState, steps: int) -> list[Span]:
     """Seats that stay empty after a preemption, until its request sits down again or somebody else takes the seat."""
     taken: dict[int, int] = {}  # slot -> when it is next taken
     spans = []

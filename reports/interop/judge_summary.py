@@ -11,10 +11,10 @@ import math
 
 import msgspec
 
-from reports.early_stopping import accepts, total_needed
-from reports.gate import Sla, parse_all
 from reports.metrics import definitions
+from reports.quantiles import accepts, total_needed
 from reports.schema import Criteria, RunFile, SlaResult, Validity, Verdict
+from reports.sla import Sla, parse_all
 from reports.summary_schema import Distribution, Summary
 
 NO_REQUESTS = "the file holds no single requests, so no violation can be counted: within the bound, but not proved"

@@ -1,6 +1,6 @@
 """How often the gate's intervals cover, its alarms are false, and a real change is seen: measured on a queue.
 
-    python -m tests.oracles.gate_statistics        prints the table of docs/gates.md (minutes)
+    python -m tests.oracles.comparison_statistics        prints the table of docs/gates.md (minutes)
 
 The queue is one server with Poisson arrivals and skewed services (Lindley's recursion), so latencies depend on each
 other as those of a server do: at a load of 0.85 a wait is remembered over a hundred requests. A candidate is the same
@@ -18,7 +18,7 @@ import numpy as np
 from scipy.signal import lfilter
 
 from reports.budgets import Budget
-from reports.pairs import Spread, holm_levels, paired_spread, request_spread, statistic_of
+from reports.paired import Spread, holm_levels, paired_spread, request_spread, statistic_of
 from reports.quantiles import FloatArray, effective_n, quantile, quantile_interval
 from reports.regression import judge
 

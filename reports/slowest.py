@@ -31,7 +31,7 @@ class Neighbours:
 
 
 @dataclass(frozen=True)
-class Worst:
+class SlowRequest:
     row: RequestRow
     total_ns: int  # TTFT or E2EL from the scheduled time
     parts_ns: dict[str, int]  # they add up to it; see breakdown.py
@@ -39,9 +39,9 @@ class Worst:
     neighbours: Neighbours | None  # None where steps are not seen
 
 
-def worst(
+def slowest_requests(
     record: RunRecord, parts: Breakdown, metric: Literal["ttft", "e2el"] = "ttft", most: int = MOST
-) -> list[Worst]:
+) -> list[SlowRequest]:
     """The worst 1 % of the completed requests (at least one, at most `most`), the worst first."""
     columns = parts.ttft_ns if metric == "ttft" else parts.e2el_ns()
     whole = total(columns)
@@ -49,7 +49,7 @@ def worst(
     chosen = np.argsort(-whole, kind="stable")[:count]
     seats = _Seats(record)
     return [
-        Worst(
+        SlowRequest(
             row=record.rows[parts.row[at]],
             total_ns=int(whole[at]),
             parts_ns={name: int(column[at]) for name, column in columns.items()},

@@ -16,7 +16,7 @@ from reports.summary import completed_run
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class StoredRun:
     name: str  # as it was given
     run: RunFile  # with summary and verdicts
     record: RunRecord | None  # None: another tool's file, which has no single requests
@@ -46,7 +46,7 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def read_stored(folder: Path, judgement: Judgement) -> Stored:
+def read_stored(folder: Path, judgement: Judgement) -> StoredRun:
     """One run of ours. FolderError without one, ValueError for a bad SLA expression."""
     header = read_run(folder)
     criteria = header.criteria
@@ -56,4 +56,4 @@ def read_stored(folder: Path, judgement: Judgement) -> Stored:
         criteria = msgspec.structs.replace(criteria, confidence=judgement.confidence)
     record, notes = load(folder)
     run = completed_run(record, msgspec.structs.replace(header, criteria=criteria), notes)
-    return Stored(str(folder), run, record, tuple(f"{folder}: {note}" for note in notes))
+    return StoredRun(str(folder), run, record, tuple(f"{folder}: {note}" for note in notes))

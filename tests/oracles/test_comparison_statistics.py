@@ -1,10 +1,10 @@
-"""The promises of docs/gates.md, measured by simulation; gate_statistics.py prints the whole table."""
+"""The promises of docs/gates.md, measured by simulation; comparison_statistics.py prints the whole table."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.oracles.gate_statistics import METRICS, SLOWER, rates, request_coverage, tail_coverage
+from tests.oracles.comparison_statistics import METRICS, SLOWER, rates, request_coverage, tail_coverage
 
 # Three standard deviations of a share near 5 % are 2.1 points in 1,000 repetitions, 4.6 in 200.
 

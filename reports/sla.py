@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from reports.metrics import LATENCIES
 from reports.schema import ValidityVerdict, Verdict
-from reports.scope import FORMS, Scope, parse_scope
+from reports.sla_scope import FORMS, Scope, parse_scope
 
 LATENCY = re.compile(rf"(?P<stat>p\d{{2,4}}|mean|max)_(?P<latency>{'|'.join(LATENCIES)})")
 RATES = ("output_token_per_s", "total_token_per_s", "request_per_s", "goodput_request_per_s")
@@ -63,7 +63,7 @@ def stat_of(metric: str) -> str | None:
     return match["stat"] if match else None
 
 
-def parse(expr: str) -> Sla:
+def parse_sla(expr: str) -> Sla:
     """Read one expression. ValueError says what is wrong with it and what would be right."""
     match = EXPRESSION.fullmatch(expr)
     if expr.startswith("mlperf:"):
@@ -131,7 +131,7 @@ def _closest(metric: str) -> str | None:
 
 def parse_all(exprs: Sequence[str]) -> tuple[Sla, ...]:
     """Read all of a run's expressions. ValueError also when `attainment` has no latency SLA to attain."""
-    slas = tuple(parse(expr) for expr in exprs)
+    slas = tuple(parse_sla(expr) for expr in exprs)
     on_latency = [sla for sla in slas if sla.latency not in (None, "itl_ms")]
     for sla in slas:
         if sla.metric not in ("attainment", "goodput_request_per_s"):

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reports.early_stopping import accepts, total_needed
-from reports.gate import RATES, SHARES, exit_code, failed_and_open, parse, parse_all
 from reports.metrics import LATENCIES
-from reports.quantiles import quantile
+from reports.quantiles import accepts, quantile, total_needed
 from reports.schema import SlaResult
+from reports.sla import RATES, SHARES, exit_code, failed_and_open, parse_all, parse_sla
 from reports.summary import completed_run
 from tests.reports.factory import header, record, row, ttft_record
 
@@ -30,7 +29,7 @@ def noise(n: int, low: float, high: float) -> list[float]:
 
 
 def test_parse() -> None:
-    one = parse(" p999_e2el_ms <= 1.5e3 ")
+    one = parse_sla(" p999_e2el_ms <= 1.5e3 ")
     assert (one.metric, one.upper, one.bound, one.quantile, one.latency) == (
         "p999_e2el_ms",
         True,
@@ -38,8 +37,8 @@ def test_parse() -> None:
         0.999,
         "e2el_ms",
     )
-    assert parse("output_token_per_s>=100").upper is False
-    assert parse("mean_ttft_ms<5").quantile is None
+    assert parse_sla("output_token_per_s>=100").upper is False
+    assert parse_sla("mean_ttft_ms<5").quantile is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,7 @@ def test_parse() -> None:
 )
 def test_a_bad_expression_says_what_is_right(expr: str, says: str) -> None:
     with pytest.raises(ValueError, match="SLA") as caught:
-        parse(expr)
+        parse_sla(expr)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -71,7 +70,7 @@ def test_a_bad_expression_says_what_is_right(expr: str, says: str) -> None:
 def test_the_docs_list_every_metric_as_the_parser_takes_it() -> None:
     page = (Path(__file__).parents[2] / "docs/gates.md").read_text(encoding="utf-8")
     table = page.partition("| an SLA may bound |")[2].partition("\n\n")[0]
-    metrics = [parse(expr).metric for expr in re.findall(r"`([^`]+[<>]=[^`]+)`", table)]
+    metrics = [parse_sla(expr).metric for expr in re.findall(r"`([^`]+[<>]=[^`]+)`", table)]
     assert sorted(metrics) == sorted((*(f"p99_{name}" for name in LATENCIES), *RATES, *SHARES))
 
 
