@@ -35,6 +35,7 @@ class StepShape(NamedTuple):
     prefill_kv: int  # positions in KV in front of the chunks
     prefill_pairs: int  # (query, key) pairs inside and in front of the chunks: count·start + count·(count+1)/2
     swapped_blocks: int = 0
+    narrow_pairs: int = 0  # pairs that chunks too short to fill a GPU cost on top of `prefill_pairs`
 
     @property
     def decode_only(self) -> bool:
