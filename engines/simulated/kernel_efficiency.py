@@ -40,7 +40,8 @@ RTX_4090 = KernelEfficiency(
     source="LLMServingSim's steps of Llama 3.1 8B",
 )  # fmt: skip
 RTX_PRO_6000 = KernelEfficiency(
-    layer_s=41.9e-6, weights=0.958, compute=1.077, activations=2.72, blend=1.75, kv=0.927, mixed_kv=2.1, attention=0.446,
+    layer_s=41.9e-6, weights=0.958, compute=1.077, activations=2.72, blend=1.75, kv=0.927, mixed_kv=2.1,
+    attention=0.446,
     source="LLMServingSim's steps of Llama 3.1 8B",
 )  # fmt: skip
 DEFAULT = KernelEfficiency(

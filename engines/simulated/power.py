@@ -15,7 +15,7 @@ def power(x: float, y: float) -> float:
 
 
 def blend(a: float, b: float, exponent: float) -> float:
-    """(a ** q + b ** q) ** (1 / q): the larger of the two where they differ much, a little more where they are close."""
+    """(a ** q + b ** q) ** (1 / q): close to the larger of the two, unless they are alike."""
     low, high = (a, b) if a < b else (b, a)
     if low <= 0.0:
         return high

@@ -1,4 +1,4 @@
-"""DecoderShape: what the simulator needs of a model: a well-known name, or a Hugging Face config.json. Never a download."""
+"""DecoderShape: the numbers of a model that decide its step times: of a well-known name, or of a config.json on disk."""
 
 from __future__ import annotations
 
