@@ -1,4 +1,4 @@
-"""DecoderShape: the numbers of a model that decide its step times: of a well-known name, or of a config.json on disk."""
+"""DecoderShape: the numbers of a model that decide its step times, of a well-known name or of a config.json on disk."""
 
 from __future__ import annotations
 
