@@ -15,7 +15,7 @@ from cbbench.experiment.interrupt import Interrupt
 from tests.cbbench.conftest import TINY, Outcome
 
 Spawn = Callable[..., subprocess.Popen[str]]
-ENDLESS = (*TINY, "--num-requests", 100_000, "--max-num-seqs", 4, "-o", "out")
+ENDLESS = (*TINY, "--num-requests", 4_000, "--max-model-len", 64, "--max-num-seqs", 4, "-o", "out")
 
 
 def wait_for_lines(path: Path, count: int, process: subprocess.Popen[str]) -> None:

@@ -18,7 +18,7 @@ WORK = (
     "--workload", "prompt=lognormal(median=300,sigma=1,max=4000);output=uniform(4,100)",
 )  # fmt: skip
 SLAS = ("--sla", "p99_ttft_ms<=20000", "--sla", "p99_tpot_ms<=1")
-WIDTHS = (40, 60, 80)
+WIDTHS = (40, pytest.param(60, marks=pytest.mark.slow), 80)
 
 
 @pytest.fixture(params=WIDTHS)

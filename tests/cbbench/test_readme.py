@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from cbbench.cli.options import CONFIG_FILE, DEBUG, RUN_OPTIONS
 from tests.cbbench.conftest import Outcome
@@ -32,7 +33,13 @@ def test_there_are_examples() -> None:
     assert BLOCKS
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: " ".join(block[0][:3]))
+def slow_with_servers(block: list[list[str]]) -> ParameterSet:
+    """A server per point takes its time; tests/cbbench/test_launch.py has the quick test of it."""
+    marks = [pytest.mark.slow] if any("--launch" in command for command in block) else []
+    return pytest.param(block, id=" ".join(block[0][:3]), marks=marks)
+
+
+@pytest.mark.parametrize("block", [slow_with_servers(block) for block in BLOCKS])
 def test_block_runs(cbbench: Callable[..., Outcome], block: list[list[str]]) -> None:
     for program, *arguments in block:
         assert program == "cbbench"

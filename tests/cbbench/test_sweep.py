@@ -107,6 +107,7 @@ def test_other_settings_in_the_same_folder_are_refused(cbbench: Call, change: tu
     assert state() == before
 
 
+@pytest.mark.slow
 def test_ctrl_c_then_resume(spawn: Callable[..., subprocess.Popen[str]], cbbench: Call) -> None:
     long = ("sweep", "max-num-seqs", *TINY, "--num-requests", 100, "-o", "out", "--values", "8,1")
     process = spawn(*long)

@@ -12,6 +12,9 @@ from reports.tuning.tune_file import read_tune
 from tests.cbbench.conftest import Outcome
 
 SIMULATED = ("tune", "--engine", "simulated", "--hardware", "h200", "--model", "llama-3.1-8b")
+TINY = (
+    "--model", "tiny", "--device", "cpu", "--hardware", "l40s", "--max-model-len", 256, "--kv-blocks", 512,
+)  # fmt: skip
 CHAT = (
     "--rate",
     18,
@@ -177,7 +180,7 @@ def test_what_the_simulator_found_is_confirmed_on_the_real_engine(
     cbbench: Callable[..., Outcome], own_folder: Path
 ) -> None:
     work = ("--workload", "prompt=uniform(4,24);output=uniform(4,24)", "--num-requests", 24, "--concurrency", 8)
-    tiny = ("--model", "tiny", "--device", "cpu", "--hardware", "l40s", "--max-num-seqs", 2)
+    tiny = (*TINY, "--max-num-seqs", 2)
     outcome = cbbench("tune", *tiny, *work, "--proof-requests", 0, "--sla", "p99_ttft_ms<=60000", "-o", "tuned")
     assert outcome.code == 0, outcome.err
     result = read_tune(own_folder / "tuned")
@@ -190,7 +193,7 @@ def test_what_the_simulator_found_is_confirmed_on_the_real_engine(
 
 def test_each_search_names_the_flag_that_bounds_it(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
     work = ("--workload", "prompt=uniform(4,24);output=uniform(4,24)", "--num-requests", 24, "--concurrency", 8)
-    tiny = ("--model", "tiny", "--device", "cpu", "--hardware", "l40s", "--confirm-runs", 1, "--proof-requests", 0)
+    tiny = (*TINY, "--confirm-runs", 1, "--proof-requests", 0)
     cbbench("tune", *tiny, *work, "--sla", "p99_tpot_ms<=0.01", "-o", "tuned")
     _explored, confirmed = read_tune(own_folder / "tuned").stages
     assert not confirmed.best.meets
