@@ -64,12 +64,12 @@ ORIGINS = {
 }
 
 
-def derive(name: str, trace: WorkloadFile) -> Preset:
-    prompts, outputs = trace.listed.prompt_tokens, trace.listed.output_tokens
+def derive(name: str, file: WorkloadFile) -> Preset:
+    prompts, outputs = file.lengths.prompt_tokens, file.lengths.output_tokens
     order = np.argsort(prompts, kind="stable")
     strata = np.array_split(order, STRATA)
     per_stratum = OUTPUTS_PER_STRATUM.get(name, DEFAULT_OUTPUTS_PER_STRATUM)
-    gaps, rate_per_s = unit_gaps(trace, MAX_GAPS.get(name))
+    gaps, rate_per_s = unit_gaps(file, MAX_GAPS.get(name))
     return Preset(
         name=name,
         description=DESCRIPTIONS[name],
@@ -103,11 +103,11 @@ def own_numbers(prompts: IntColumn, outputs: IntColumn) -> Own:
     )
 
 
-def unit_gaps(trace: WorkloadFile, most: int | None) -> tuple[list[int], float]:
+def unit_gaps(file: WorkloadFile, most: int | None) -> tuple[list[int], float]:
     """(gaps in thousandths of the mean gap, the trace's rate per s)"""
-    if trace.arrivals_us is None:
+    if file.arrivals_us is None:
         return [], 0.0
-    gaps_us = np.diff(trace.arrivals_us)
+    gaps_us = np.diff(file.arrivals_us)
     mean_us = float(gaps_us.mean())
     return np.rint(gaps_us[:most] * (1000 / mean_us)).astype(int).tolist(), round(1e6 / mean_us, 6)
 
@@ -141,18 +141,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "workloads" / "presets")
     arguments = parser.parse_args()
     for source in arguments.sources:
-        name, _, file = source.partition("=")
-        if name not in ORIGINS or not file:
+        name, _, path = source.partition("=")
+        if name not in ORIGINS or not path:
             parser.error(f"'{source}': want PRESET=FILE with PRESET one of {', '.join(ORIGINS)}")
-        trace = read_workload_file(Path(file))
-        preset = derive(name, trace)
-        path = write(preset, arguments.out)
-        grid = preset.pairs
+        file = read_workload_file(Path(path))
+        preset = derive(name, file)
+        written = write(preset, arguments.out)
+        grid = preset.lengths
         assert isinstance(grid, JointGrid)
         print(
-            f"{path.name}: {path.stat().st_size:,} bytes from {len(trace.listed):,} rows; KS distance "
-            f"prompt {ks_distance(grid.prompts.reshape(-1), trace.listed.prompt_tokens):.4f} "
-            f"output {ks_distance(grid.outputs.reshape(-1), trace.listed.output_tokens):.4f}"
+            f"{written.name}: {written.stat().st_size:,} bytes from {len(file.lengths):,} rows; KS distance "
+            f"prompt {ks_distance(grid.prompts.reshape(-1), file.lengths.prompt_tokens):.4f} "
+            f"output {ks_distance(grid.outputs.reshape(-1), file.lengths.output_tokens):.4f}"
         )
 
 

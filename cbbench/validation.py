@@ -23,7 +23,6 @@ from engines.remote.headers import parse_headers
 from engines.scheduling.pair import PairConfig
 from reports.sla import parse_all
 from workloads.arrivals import requests_to_fill
-from workloads.errors import WorkloadError
 from workloads.rates import read_rate, requests_expected
 from workloads.tenants import parse_tenants
 
@@ -59,11 +58,8 @@ def _requests_in(duration_s: float, config: RunConfig) -> int:
     """As many as the duration asks of the rate, so that it is the duration that ends the run."""
     assert config.rate is not None
     expected = requests_expected(read_rate(config.rate), duration_s)
-    try:
-        tenants = parse_tenants(config.tenants) if config.tenants is not None else ()
-        count = requests_to_fill(expected, config.arrival or "poisson")
-    except WorkloadError as error:
-        raise UsageError(str(error)) from None
+    tenants = parse_tenants(config.tenants) if config.tenants is not None else ()
+    count = requests_to_fill(expected, config.arrival or "poisson")
     count += sum(one.burst.requests for one in tenants if one.burst is not None)  # which come beside the others
     if count > MOST_REQUESTS:
         raise UsageError(

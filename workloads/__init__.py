@@ -1,1 +1,1 @@
-"""What is asked of a server, and when: plans, laws, presets, arrivals, pacing, prompts. Knows nobody else."""
+"""Which requests are sent, and when: plans, lengths, presets, arrivals, pacing, prompts."""

@@ -1,11 +1,11 @@
-"""Arrival laws: when requests come, in units of the mean gap, so that --rate alone scales them.
+"""Arrival processes: when requests arrive, in units of the mean gap, so that the rate alone scales them.
 
-    constant    one gap after the other
+    constant    equal gaps
     poisson     exponential gaps
     gamma:CV    gamma gaps with that coefficient of variation: CV 1 is poisson, above it is burstier
     trace       the gaps of the workload's own trace, in their order, scaled to a mean of one
 
-The first request comes at 0. All at once and the closed loop are not arrivals but Pacing.
+The first request arrives at 0. Requests all at once and the closed loop belong to Pacing.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from workloads.columns import IntColumn
-from workloads.errors import WorkloadError
+from workloads.errors import CbbenchError
 from workloads.plan import UGAP
-from workloads.sampling import cell_of, gamma, stream, whole
-
-_ARRIVALS_STREAM = 2
+from workloads.sampling import ARRIVALS, bit_stream, cell_of, gamma, whole
 
 
 @dataclass(frozen=True, eq=False)
 class TraceGaps:
-    """Gaps between the requests of a trace, in order, in any unit. They are used in a circle.
+    """Gaps between the requests of a trace, in order, in any unit. After the last gap comes the first again.
 
     rate_per_s    the trace's own mean rate
     random_start  begin where the seed says, not at the first gap
@@ -43,24 +41,25 @@ class TraceGaps:
 
 
 def unit_arrivals(arrival: str, count: int, seed: int, trace: TraceGaps | None = None) -> IntColumn:
-    """Arrival times int64[count] in millionths of the mean gap, non-decreasing, from 0. Raises WorkloadError."""
+    """Arrival times int64[count] in millionths of the mean gap, non-decreasing, from 0. Raises CbbenchError."""
     if arrival == "constant":
         return np.arange(count, dtype=np.int64) * UGAP
     if arrival == "trace":
         if trace is None:
-            raise WorkloadError(
-                "--arrival trace: this workload has no arrival times of its own; "
-                "choose constant, poisson or gamma:CV, or a file with a column arrival_s"
+            raise CbbenchError(
+                "arrival",
+                "trace: this workload has no arrival times of its own; "
+                "choose constant, poisson or gamma:CV, or a file with a column arrival_s",
             )
         return _from_trace(trace, count, seed)
     grid = whole(UGAP * gamma(_cv(arrival)))
-    gaps = grid[cell_of(stream(seed, _ARRIVALS_STREAM).random_raw(max(count - 1, 0)))]
+    gaps = grid[cell_of(bit_stream(seed, ARRIVALS).random_raw(max(count - 1, 0)))]
     return _accumulate(gaps)[:count]
 
 
 def requests_to_fill(gaps: float, arrival: str) -> int:
-    """How many requests go on for so many mean gaps. Where gaps are drawn, with room for a draw of short ones: five
-    standard deviations, and those that a bursty law sends at once. Raises WorkloadError."""
+    """How many requests last for `gaps` mean gaps. Where gaps are drawn, a margin covers a draw of short ones: five
+    standard deviations, and the requests that a bursty process sends at once. Raises CbbenchError."""
     cv = 0.0 if arrival in ("constant", "trace") else _cv(arrival)  # the gaps of a trace are scaled to their number
     return max(1, math.ceil(round(gaps, 6) + 5 * cv * math.sqrt(gaps) + 8 * cv * cv))
 
@@ -71,23 +70,23 @@ def _cv(arrival: str) -> float:
         return 1.0
     name, _, text = arrival.partition(":")
     if name != "gamma":
-        raise WorkloadError(f"unknown arrival law '{arrival}'; there are constant, poisson, gamma:CV and trace")
+        raise CbbenchError("arrival", f"unknown process '{arrival}'; want constant, poisson, gamma:CV or trace")
     try:
         cv = float(text)
     except ValueError:
-        raise WorkloadError(f"gamma:CV needs a number, as in gamma:2.5, got '{arrival}'") from None
+        raise CbbenchError("arrival", f"gamma:CV needs a number, as in gamma:2.5, got '{arrival}'") from None
     if not 0.01 <= cv <= 10:
-        raise WorkloadError(f"the CV of gamma:CV must lie between 0.01 and 10, got {text}")
+        raise CbbenchError("arrival", f"the CV of gamma:CV must lie between 0.01 and 10, got {text}")
     return cv
 
 
 def _from_trace(trace: TraceGaps, count: int, seed: int) -> IntColumn:
-    """A stretch of the trace's gaps, scaled so that its own mean gap is one: the rate asked is the rate offered."""
+    """Consecutive gaps of the trace, scaled so that their own mean is one: the rate asked is the rate offered."""
     length = len(trace.gaps)
-    start = int(stream(seed, _ARRIVALS_STREAM).random_raw()) % length if trace.random_start else 0
+    start = int(bit_stream(seed, ARRIVALS).random_raw()) % length if trace.random_start else 0
     at = _accumulate(trace.gaps[(start + np.arange(max(count - 1, 0))) % length])[:count]
     if count > 1 and at[-1] == 0:
-        raise WorkloadError(f"--arrival trace: the {count} requests asked all arrive at the same time")
+        raise CbbenchError("arrival", f"trace: the first {count} requests all arrive at the same time")
     return whole(at.astype(np.float64) * ((count - 1) * UGAP / int(at[-1]))) if count > 1 else at
 
 

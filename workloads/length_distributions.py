@@ -1,4 +1,4 @@
-"""Length laws: distributions of token counts, written as text, kept as quantile grids.
+"""Length distributions: token counts, written as text, kept as quantile grids.
 
     fixed(64)                                     every length the same
     uniform(16,512)                               both ends included
@@ -7,9 +7,9 @@
     gamma(mean=200,cv=0.7,max=2048)
     0.7*lognormal(median=128,sigma=0.8)+0.3*fixed(4096)
 
-`min` and `max` condition a law on the range, as redrawing would: no lump forms at either end. Only what rounds to less
-than one token becomes one token, as no request can ask for less. `mean`, `median`, `sigma` and `cv` are those of the
-law before it is cut to the range.
+`min` and `max` condition a distribution on the range, as redrawing would: no lump forms at either end. A length that
+rounds to less than one token becomes one token. `mean`, `median`, `sigma` and `cv` are those of the distribution before
+it is cut to the range.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workloads.columns import IntColumn
-from workloads.errors import WorkloadError
-from workloads.sampling import CELLS, FloatColumn, RawDraws, cell_of, exp, gamma, normal, resample, whole
+from workloads.columns import FloatColumn, IntColumn
+from workloads.errors import CbbenchError
+from workloads.sampling import CELLS, RawDraws, cell_of, exp, gamma, normal, resample, whole
 
 MAX_TOKENS = 2**31 - 1
-_MIN_KEPT = 0.01  # a law that keeps less than this share within [min, max] is surely a slip
+_MIN_KEPT = 0.01  # below this share within [min, max], the distribution is most likely a mistake
 
 Numbers = dict[str, float]
 
 
 @dataclass(frozen=True, eq=False)
 class LengthDistribution:
-    """A law of token counts. grid: sorted int64[CELLS], the counts at evenly spaced probabilities."""
+    """A distribution of token counts. grid: sorted int64[CELLS], the counts at evenly spaced probabilities."""
 
     text: str
     grid: IntColumn
@@ -47,7 +47,7 @@ class LengthDistribution:
 
 
 def parse_distribution(text: str) -> LengthDistribution:
-    """The law that `text` describes. Raises WorkloadError."""
+    """The distribution that `text` describes. Raises CbbenchError (field workload)."""
     terms = [_parse_term(term) for term in split_outside_brackets(text, "+")]
     if len(terms) == 1:
         return LengthDistribution(text.strip(), terms[0][1])
@@ -73,14 +73,16 @@ def _parse_term(term: str) -> tuple[float, IntColumn]:
     """(weight, grid) of one `weight*name(arguments)`."""
     match = _TERM.fullmatch(term)
     if match is None:
-        raise WorkloadError(f"cannot read the law '{term.strip()}'; want one like {EXAMPLE}")
+        raise CbbenchError("workload", f"cannot read the length distribution '{term.strip()}'; want one like {EXAMPLE}")
     weight = 1.0 if match["weight"] is None else _number(match["weight"], f"the weight in '{term.strip()}'")
     if weight <= 0:
-        raise WorkloadError(f"the weight in '{term.strip()}' must be above 0")
+        raise CbbenchError("workload", f"the weight in '{term.strip()}' must be above 0")
     name = match["name"].lower()
-    if name not in _LAWS:
-        raise WorkloadError(f"unknown law '{match['name']}'; there are {', '.join(sorted(_LAWS))}")
-    names, build = _LAWS[name]
+    if name not in _DISTRIBUTIONS:
+        raise CbbenchError(
+            "workload", f"unknown length distribution '{match['name']}'; there are {', '.join(sorted(_DISTRIBUTIONS))}"
+        )
+    names, build = _DISTRIBUTIONS[name]
     numbers = _arguments(name, names, match["arguments"])
     label = f"{name}({match['arguments'].strip()})"
     return weight, _within(build(label, numbers), numbers, label)
@@ -94,9 +96,9 @@ def _arguments(name: str, names: tuple[str, ...], text: str) -> Numbers:
         key = key.strip() if equals else (names[position] if position < len(names) else "")
         if key not in names:
             got = f"'{key}'" if key else f"{position + 1} arguments"
-            raise WorkloadError(f"{name}(...) takes {', '.join(names)}, not {got}")
+            raise CbbenchError("workload", f"{name}(...) takes {', '.join(names)}, not {got}")
         if key in numbers:
-            raise WorkloadError(f"{name}(...) is given {key} twice")
+            raise CbbenchError("workload", f"{name}(...) is given {key} twice")
         numbers[key] = _number(value, f"{key} of {name}(...)")
     return numbers
 
@@ -105,41 +107,41 @@ def _number(text: str, what: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise WorkloadError(f"{what} must be a number, got '{text.strip()}'") from None
+        raise CbbenchError("workload", f"{what} must be a number, got '{text.strip()}'") from None
     if not abs(value) < float("inf"):
-        raise WorkloadError(f"{what} must be a finite number, got '{text.strip()}'")
+        raise CbbenchError("workload", f"{what} must be a finite number, got '{text.strip()}'")
     return value
 
 
 def _tokens(label: str, numbers: Numbers, key: str) -> int:
     value = numbers[key]
     if value != int(value) or not 1 <= value <= MAX_TOKENS:
-        raise WorkloadError(
-            f"{key} of {label} must be a whole number of tokens from 1 to {MAX_TOKENS:,}, got {value:g}"
+        raise CbbenchError(
+            "workload", f"{key} of {label} must be a whole number of tokens from 1 to {MAX_TOKENS:,}, got {value:g}"
         )
     return int(value)
 
 
 def _positive(label: str, numbers: Numbers, key: str, most: float = float(MAX_TOKENS)) -> float:
     if key not in numbers:
-        raise WorkloadError(f"{label} needs {key}=")
+        raise CbbenchError("workload", f"{label} needs {key}=")
     if not 0 < numbers[key] <= most:
-        raise WorkloadError(f"{key} of {label} must be above 0 and at most {most:,g}, got {numbers[key]:g}")
+        raise CbbenchError("workload", f"{key} of {label} must be above 0 and at most {most:,g}, got {numbers[key]:g}")
     return numbers[key]
 
 
 def _fixed(label: str, numbers: Numbers) -> IntColumn:
     if "n" not in numbers:
-        raise WorkloadError("fixed(...) needs the number of tokens, as in fixed(64)")
+        raise CbbenchError("workload", "fixed(...) needs the number of tokens, as in fixed(64)")
     return np.full(CELLS, _tokens(label, numbers, "n"), dtype=np.int64)
 
 
 def _uniform(label: str, numbers: Numbers) -> IntColumn:
     if not {"min", "max"} <= numbers.keys():
-        raise WorkloadError("uniform(...) needs both ends, as in uniform(16,512)")
+        raise CbbenchError("workload", "uniform(...) needs both ends, as in uniform(16,512)")
     low, high = _tokens(label, numbers, "min"), _tokens(label, numbers, "max")
     if low > high:
-        raise WorkloadError(f"min of {label} is above max")
+        raise CbbenchError("workload", f"min of {label} is above max")
     return low + (2 * np.arange(CELLS, dtype=np.int64) + 1) * (high - low + 1) // (2 * CELLS)
 
 
@@ -149,11 +151,11 @@ def _exponential(label: str, numbers: Numbers) -> IntColumn:
 
 def _lognormal(label: str, numbers: Numbers) -> IntColumn:
     if ("median" in numbers) == ("mean" in numbers):
-        raise WorkloadError(f"{label} needs either median= or mean=")
+        raise CbbenchError("workload", f"{label} needs either median= or mean=")
     sigma = _positive(label, numbers, "sigma", most=5)
     if "median" in numbers:
         median = _positive(label, numbers, "median")
-    else:  # the mean of a lognormal law is median * exp(sigma² / 2)
+    else:  # the mean of a lognormal distribution is median * exp(sigma² / 2)
         median = _positive(label, numbers, "mean") * float(exp(np.array([-0.5 * sigma * sigma]))[0])
     return _counts(median * exp(sigma * normal()))
 
@@ -161,17 +163,17 @@ def _lognormal(label: str, numbers: Numbers) -> IntColumn:
 def _gamma(label: str, numbers: Numbers) -> IntColumn:
     cv = _positive(label, numbers, "cv", most=10)
     if cv < 0.01:
-        raise WorkloadError(f"cv of {label} must be at least 0.01; for lengths all alike use fixed(...)")
+        raise CbbenchError("workload", f"cv of {label} must be at least 0.01; for equal lengths use fixed(...)")
     return _counts(_positive(label, numbers, "mean") * gamma(cv))
 
 
 def _counts(lengths: FloatColumn) -> IntColumn:
     """Whole counts of at least one token."""
-    # The far tail of a wide law may pass what int64 columns of token counts should hold; `max` would have cut it.
+    # The far tail of a wide distribution can exceed MAX_TOKENS; `max` would have cut it.
     return np.clip(whole(np.minimum(lengths, MAX_TOKENS)), 1, MAX_TOKENS)
 
 
-_LAWS: dict[str, tuple[tuple[str, ...], Callable[[str, Numbers], IntColumn]]] = {
+_DISTRIBUTIONS: dict[str, tuple[tuple[str, ...], Callable[[str, Numbers], IntColumn]]] = {
     "fixed": (("n",), _fixed),
     "uniform": (("min", "max"), _uniform),
     "exponential": (("mean", "min", "max"), _exponential),
@@ -182,28 +184,32 @@ EXAMPLE = "lognormal(median=128,sigma=0.8,max=2048), uniform(16,512) or 0.7*expo
 
 
 def _within(grid: IntColumn, numbers: Numbers, label: str) -> IntColumn:
-    """The law conditioned on min <= length <= max."""
+    """The distribution conditioned on min <= length <= max."""
     low = _tokens(label, numbers, "min") if "min" in numbers else 1
     high = _tokens(label, numbers, "max") if "max" in numbers else MAX_TOKENS
     if low > high:
-        raise WorkloadError(f"min of {label} is above max")
+        raise CbbenchError("workload", f"min of {label} is above max")
     kept = grid[(grid >= low) & (grid <= high)]
     if len(kept) < _MIN_KEPT * CELLS:
-        raise WorkloadError(
+        raise CbbenchError(
+            "workload",
             f"{label} has only {len(kept) / CELLS:.2%} of its lengths within min and max; "
-            "choose a law that lies there, or fixed(...)"
+            "choose a distribution that lies there, or fixed(...)",
         )
     return grid if len(kept) == CELLS else resample(kept)
 
 
 def _mix(terms: list[tuple[float, IntColumn]]) -> IntColumn:
-    """The grid of a mixture: each law gives cells in proportion to its weight (weights need not add up to 1)."""
+    """The grid of a mixture: each part gives cells in proportion to its weight (weights need not add up to 1)."""
     total = sum(weight for weight, _ in terms)
     ends, share = [0], 0.0
     for weight, _ in terms:
         share += weight / total
         ends.append(round(share * CELLS))
         if ends[-1] == ends[-2]:
-            raise WorkloadError(f"the weight {weight:g} is too small beside the others; it needs at least 1/{CELLS:,}")
+            raise CbbenchError(
+                "workload",
+                f"the weight {weight:g} is too small beside the others; want at least 1/{CELLS:,} of their sum",
+            )
     parts = [resample(grid, end - start) for (_, grid), start, end in zip(terms, ends[:-1], ends[1:], strict=True)]
     return np.sort(np.concatenate(parts))

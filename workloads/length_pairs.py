@@ -1,4 +1,5 @@
-"""(prompt, output) pairs: drawn from two laws, drawn from an empirical joint grid, or listed row by row."""
+"""Lengths of prompt and output together: drawn from two distributions, drawn from an empirical joint one, or listed;
+whether they fit the context; and the statistics that describe them."""
 
 from __future__ import annotations
 
@@ -8,14 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workloads.columns import IntColumn
-from workloads.errors import WorkloadError
+from workloads.errors import CbbenchError
 from workloads.length_distributions import LengthDistribution
-from workloads.sampling import RawDraws, cell_of, stream
+from workloads.sampling import LENGTHS, ROW_ORDER, RawDraws, bit_stream, cell_of
 
 PERCENTS = (1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9)
 BATCHES = (8, 32)
-_LENGTHS_STREAM = 1  # see stream()
-_ORDER_STREAM = 4
 _MIN_FITTING = 0.01  # share of the drawn pairs that must fit the context
 _TRIAL = 65_536  # pairs drawn before that share is judged
 
@@ -34,7 +33,7 @@ class IndependentLengths:
 
 @dataclass(frozen=True, eq=False)
 class JointGrid:
-    """An empirical joint law. The prompts of the source, in ascending order, are cut into strata of equal size.
+    """An empirical joint distribution. The prompts of the source, in ascending order, are cut into equal strata.
 
     prompts  int64[strata, p]: quantiles of the prompts within each stratum
     outputs  int64[strata, q]: quantiles of the outputs that belong to the prompts of the stratum
@@ -54,9 +53,9 @@ class JointGrid:
 
 @dataclass(frozen=True, eq=False)
 class ListedLengths:
-    """Rows that are taken as they are, in order, from the top again when more are asked for. Never altered.
+    """Rows of lengths, used in order and never altered; after the last row comes the first again.
 
-    lines: int64[rows], which line of a file each was; None where there is none
+    lines: int64[rows], the line of the file that each row was read from; None where there is no file
     """
 
     prompt_tokens: IntColumn
@@ -74,8 +73,8 @@ class ListedLengths:
         return np.arange(count, dtype=np.intp) % len(self)
 
     def mixed_rows(self, count: int, seed: int) -> NDArray[np.intp]:
-        """The same, but every time through after the first is in an order of its own."""
-        bits = stream(seed, _ORDER_STREAM)
+        """The same, but each pass after the first has an order of its own, drawn from the seed."""
+        bits = bit_stream(seed, ROW_ORDER)
         rounds = [np.arange(len(self), dtype=np.intp)]
         while len(rounds) * len(self) < count:
             rounds.append(np.argsort(bits.random_raw(len(self)), kind="stable"))
@@ -96,12 +95,12 @@ LengthPairs = DrawnLengths | ListedLengths
 def draw_fitting(
     pairs: DrawnLengths, count: int, seed: int, max_model_len: int | None, name: str
 ) -> tuple[IntColumn, IntColumn, float]:
-    """(prompt_tokens, output_tokens, share of the pairs that were drawn again because they pass the context).
+    """(prompt_tokens, output_tokens, share of the pairs that were redrawn because they exceed the context).
 
-    Pair after pair is drawn, and the first `count` that fit are kept; so fewer requests are the beginning of more.
-    Raises WorkloadError where under 1 % of the pairs fit.
+    Pairs are drawn one by one, and the first `count` that fit are kept; so a shorter plan is the beginning of a longer
+    one. Raises CbbenchError where under 1 % of the pairs fit.
     """
-    bits = stream(seed, _LENGTHS_STREAM)
+    bits = bit_stream(seed, LENGTHS)
     prompts, outputs = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     have = drawn = fitted = 0
     while have < count:
@@ -115,9 +114,10 @@ def draw_fitting(
         drawn += chunk if have < count else int(taken[-1]) + 1
         fitted += len(taken)
         if have < count and drawn >= _TRIAL and fitted < _MIN_FITTING * drawn:
-            raise WorkloadError(
+            raise CbbenchError(
+                "workload",
                 f"{name}: only {fitted / drawn:.2%} of its requests fit a context of {max_model_len} tokens "
-                "(prompt + output); use a larger --max-model-len or shorter lengths"
+                "(prompt + output); use a larger `max_model_len` or shorter lengths",
             )
     return prompts, outputs, 1.0 - count / drawn if drawn else 0.0
 
@@ -125,7 +125,7 @@ def draw_fitting(
 def check_fits(
     listed: ListedLengths, prompt_tokens: IntColumn, rows: NDArray[np.intp], max_model_len: int | None, name: str
 ) -> None:
-    """Raises WorkloadError where a request that must not be altered passes the context. prompt_tokens: by request."""
+    """Raises CbbenchError if a request exceeds the context; lengths are not altered. prompt_tokens: by request."""
     if max_model_len is None:
         return
     total = prompt_tokens + listed.output_tokens[rows]
@@ -134,10 +134,11 @@ def check_fits(
         first = rows[misfits[0]]
         line = "" if listed.lines is None else f" (line {listed.lines[first]})"
         tokens = f"prompt {prompt_tokens[misfits[0]]} + output {listed.output_tokens[first]}"
-        raise WorkloadError(
-            f"{name}: {len(misfits)} of {len(rows)} requests pass the context of {max_model_len} tokens; the first is "
-            f"request {misfits[0]}{line} with {tokens}; "
-            "use a larger --max-model-len, or --misfit reject to run and reject them"
+        raise CbbenchError(
+            "workload",
+            f"{name}: {len(misfits)} of {len(rows)} requests exceed the context of {max_model_len} tokens; the first "
+            f"is request {misfits[0]}{line} with {tokens}; "
+            "use a larger `max_model_len`, or `misfit` reject to run and reject them",
         )
 
 
@@ -154,7 +155,7 @@ def percentiles(tokens: IntColumn) -> dict[str, float]:
 def max_over_mean(tokens: IntColumn, batch: int) -> float:
     """E[max of `batch` independent draws] / mean, from a sample.
 
-    With a saturated queue and a constant step time it is what continuous batching gains over static batching of that
+    With a saturated queue and a constant step time it is the gain of continuous batching over static batching of that
     size: a static batch lasts as long as its longest output. E[max] = Σ x_(i) ((i/n)^B - ((i-1)/n)^B), sorted x.
     """
     powers = (np.arange(len(tokens) + 1) / len(tokens)) ** batch
@@ -163,20 +164,11 @@ def max_over_mean(tokens: IntColumn, batch: int) -> float:
 
 def correlation(prompt_tokens: IntColumn, output_tokens: IntColumn) -> dict[str, float | None]:
     """Pearson's and Spearman's coefficients; None where one side does not vary."""
+    if not np.ptp(prompt_tokens) or not np.ptp(output_tokens):
+        return {"pearson": None, "spearman": None}
+    from scipy.stats import pearsonr, rankdata  # slow to import, and only `workload describe` needs it
+
     return {
-        "pearson": _pearson(prompt_tokens.astype(np.float64), output_tokens.astype(np.float64)),
-        "spearman": _pearson(_ranks(prompt_tokens), _ranks(output_tokens)),
+        "pearson": float(pearsonr(prompt_tokens, output_tokens).statistic),
+        "spearman": float(pearsonr(rankdata(prompt_tokens), rankdata(output_tokens)).statistic),
     }
-
-
-def _pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float | None:
-    x, y = x - x.mean(), y - y.mean()
-    scale = float(np.sqrt((x * x).sum() * (y * y).sum()))
-    return float((x * y).sum()) / scale if scale else None
-
-
-def _ranks(values: IntColumn) -> NDArray[np.float64]:
-    """Ranks from 1; equal values share the mean of theirs."""
-    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[which.reshape(-1)])

@@ -1,12 +1,12 @@
-"""Pacing: when to ask. Pure and clock-free; the engine loop, the simulator and the HTTP client share this one class.
+"""Pacing: when requests are sent. No clock is read here; the engine loop, the simulator and the HTTP client share it.
 
-    no rate, no concurrency   everything is due at t = 0
-    concurrency N             closed loop: a request is scheduled when its seat came free
-    rate R                    open loop: request i is scheduled at arrivals[i] / R; of a rate that changes, see rates.py
-    rate R + concurrency N    open loop with a cap: the schedule stands, sending may be late
+    no rate, no concurrency   all requests are due at t = 0
+    concurrency N             closed loop: a request is scheduled when one of the N in flight ends
+    rate R                    open loop: request i is scheduled at arrivals[i] / R; see rates.py for a rate that changes
+    rate R + concurrency N    open loop with a cap: the schedule stays, sending may be late
 
-With a duration S, what could be sent before S still is, and nothing after it: what a cap held back until then is never
-sent (`unsent` counts it). What still runs at S + drain must be cancelled by the caller.
+With a duration S, a request is sent only if it can be sent before S: one that the cap held back until then is never
+sent (`unsent` counts these). The caller cancels what is still in flight at S + drain.
 
 Times are int64 ns since the run began.
 """
@@ -25,7 +25,7 @@ from workloads.rates import NS, RateSchedule
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Request `index` was meant for `scheduled_ns` and could be sent from `sent_ns` on (later only behind a cap)."""
+    """Request `index` was scheduled at `scheduled_ns` and can be sent from `sent_ns` on (later only under a cap)."""
 
     index: int
     scheduled_ns: int
@@ -33,7 +33,7 @@ class Due:
 
 
 class Pacing:
-    """Hands out the plan's requests in order. The caller brings the time; nothing here sleeps or reads a clock."""
+    """Hands out the plan's requests in order. The caller passes the time; nothing here sleeps or reads a clock."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Pacing:
         duration_s: float | None = None,
         drain_s: float = 30.0,
     ) -> None:
-        """arrivals_ugap: see RequestPlan; only its length counts without a rate. Raises ValueError."""
+        """arrivals_ugap: see RequestPlan; without a rate only its length matters. Raises ValueError."""
         if isinstance(rate_per_s, float | int) and not 0 < rate_per_s < float("inf"):
             raise ValueError(f"rate must be above 0 requests per second, got {rate_per_s:g}")
         if concurrency is not None and concurrency < 1:
@@ -62,8 +62,8 @@ class Pacing:
         self._stop_ns = None if duration_s is None else round(duration_s * NS)
         self._next = 0
         self._in_flight: set[int] = set()
-        # A heap of the times at which the free seats came free; None when there is no cap.
-        self._free: list[int] | None = None if concurrency is None else [0] * min(concurrency, self._count)
+        # Under a cap each request in flight holds a permit. A heap of the times at which the free ones became free.
+        self._permits: list[int] | None = None if concurrency is None else [0] * min(concurrency, self._count)
 
     @property
     def issued(self) -> int:
@@ -77,29 +77,29 @@ class Pacing:
 
     @property
     def unsent(self) -> int:
-        """Requests scheduled before the end of the duration that were not handed out yet; after it, never."""
+        """Requests scheduled before the end of the duration and not handed out; after the end they never are."""
         if self._schedule is None or self._stop_ns is None:
             return 0
         return int(np.searchsorted(self._schedule, self._stop_ns)) - self._next
 
     @property
     def deadline_ns(self) -> int | None:
-        """When what is still running must be cancelled: the end of the drain, or None without a duration."""
+        """When requests in flight must be cancelled: the end of the drain, or None without a duration."""
         return None if self._stop_ns is None else self._stop_ns + round(self.drain_s * NS)
 
     def due(self, now_ns: int) -> list[Due]:
-        """The requests to send now, each once in all, in plan order."""
+        """The requests to send now, in plan order. Each is returned by one call only."""
         out: list[Due] = []
         while (when := self._peek()) is not None and when[1] <= now_ns:
-            if self._free is not None:
-                heappop(self._free)
+            if self._permits is not None:
+                heappop(self._permits)
             out.append(Due(self._next, *when))
             self._in_flight.add(self._next)
             self._next += 1
         return out
 
     def next_due_ns(self) -> int | None:
-        """When the next request can be sent, or None if that needs a completion first or nothing is left."""
+        """When the next request can be sent; None if a completion must come first or no request is left."""
         when = self._peek()
         return None if when is None else when[1]
 
@@ -108,34 +108,34 @@ class Pacing:
         return sorted(self._in_flight)
 
     def completed(self, index: int, now_ns: int) -> None:
-        """Request `index` has ended (in whatever way), so its seat is free again. Call it once per request handed out.
+        """Request `index` has ended, for whatever reason, and returns its permit. Call it once per request handed out.
 
-        Raises ValueError for any other index: a seat freed twice would break the cap.
+        Raises ValueError for any other index: a permit returned twice would break the cap.
         """
         if index not in self._in_flight:
             raise ValueError(f"request {index} is not in flight, so it cannot complete")
         self._in_flight.remove(index)
-        if self._free is not None:
-            heappush(self._free, now_ns)
+        if self._permits is not None:
+            heappush(self._permits, now_ns)
 
     @property
     def exhausted(self) -> bool:
-        """No further request will ever be handed out. In a closed loop this shows only when a seat comes free."""
+        """No further request will ever be handed out. In a closed loop this is known only when a permit is free."""
         if self._next >= self._count:
             return True
         if self._stop_ns is None:
             return False
         if self._schedule is not None and self._schedule[self._next] >= self._stop_ns:
             return True
-        return bool(self._free) and self._free[0] >= self._stop_ns  # type: ignore[index]
+        return bool(self._permits) and self._permits[0] >= self._stop_ns  # type: ignore[index]
 
     def _peek(self) -> tuple[int, int] | None:
-        """(scheduled_ns, sent_ns) of the next request, None if it is not determined yet or never comes."""
-        if self._next >= self._count or (self._free is not None and not self._free):
+        """(scheduled_ns, sent_ns) of the next request; None if not determined yet or never."""
+        if self._next >= self._count or (self._permits is not None and not self._permits):
             return None
-        free_at = self._free[0] if self._free is not None else 0
-        scheduled = free_at if self._schedule is None else int(self._schedule[self._next])
-        sent = max(scheduled, free_at)
+        free_ns = self._permits[0] if self._permits is not None else 0
+        scheduled = free_ns if self._schedule is None else int(self._schedule[self._next])
+        sent = max(scheduled, free_ns)
         return None if self._stop_ns is not None and sent >= self._stop_ns else (scheduled, sent)
 
 

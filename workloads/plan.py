@@ -1,15 +1,16 @@
-"""RequestPlan: what is asked, as columns, fixed before the run.
+"""RequestPlan: the requests of a run as columns, fixed before it starts.
 
 A plan holds no rate and no concurrency: those belong to Pacing, so that the same plan (and the same hash) can be sent
-faster or slower. What prompts say is not in the hash either: a seed of its own (prompts.py), or a file (texts.py).
+faster or slower. Prompt content is not in the hash either: it has a seed of its own (prompts.py) or a file
+(prompt_texts.py).
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,6 +18,26 @@ from workloads.columns import IntColumn
 from workloads.prompt_texts import PromptTexts
 
 UGAP = 1_000_000  # one mean inter-arrival gap, in the unit of `arrivals_ugap`
+
+
+NoteKind = Literal["arrivals", "repeated", "outputs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a reader of the result should know about how a workload file was used.
+
+    kind    arrivals: its arrival times are not used; repeated: it has fewer rows than requests were asked for;
+            outputs: some of its prompts state no output length
+    tenant  whose workload the file is; None: that of all requests
+    """
+
+    kind: NoteKind
+    text: str
+    tenant: str | None = None
+
+    def __str__(self) -> str:
+        return self.text if self.tenant is None else f"{self.tenant}: {self.text}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,10 +50,10 @@ class RequestPlan:
     output_tokens  >= 1, the forced (or largest) number of output tokens
     tenant         index into `tenants`
     priority       0 is the most urgent
-    session        id of the conversation the request is a turn of, -1 for none: its prompt is the beginning of the
-                   conversation's text, so a later and longer turn repeats all of an earlier one
-    prefix         id of the prefix the prompt shares with others, -1 for none: it begins with that one's
-                   prefix_tokens[id] tokens, or, where it is shorter, with as many as it has
+    session        id of the session the request is a turn of, -1 for none: its prompt is the beginning of the
+                   session's text, so a later and longer turn repeats all of an earlier one
+    prefix         id of the prefix the prompt shares with others, -1 for none: the prompt begins with the
+                   prefix's prefix_tokens[id] tokens; a shorter prompt with as many of them as it has tokens
     """
 
     arrivals_ugap: IntColumn
@@ -47,12 +68,13 @@ class RequestPlan:
     spec: str = ""
     seed: int = 0
     outside_context: float = 0.0  # share of (prompt, output) pairs that were redrawn to fit the context
-    notes: dict[str, str] = field(default_factory=dict)  # provenance: source, licence
-    texts: PromptTexts | None = None  # what the prompts say, where a file says it
+    notes: tuple[Note, ...] = ()
+    trace_rate_per_s: float | None = None  # mean rate of the trace whose arrivals the plan has; None: another process
+    texts: PromptTexts | None = None  # content of the prompts, if a file has it
 
     @property
     def prompts_counted(self) -> bool:
-        """Whether prompt_tokens is what the prompts have; else a guess, until the server counts them."""
+        """Whether prompt_tokens are exact; else they are estimates until the server counts."""
         return self.texts is None or self.texts.counted_by != "server"
 
     def __post_init__(self) -> None:
@@ -68,13 +90,13 @@ class RequestPlan:
 
     @cached_property
     def sha256(self) -> str:
-        """Identity of the work asked: the columns as little-endian int64, the tenant names, the prefixes' lengths."""
+        """Identity of the requests: the columns as little-endian int64, the tenant names, the prefixes' lengths."""
         digest = hashlib.sha256()
         for name in COLUMNS:
             digest.update(name.encode())
             digest.update(np.ascontiguousarray(getattr(self, name), dtype="<i8").tobytes())
         digest.update("\0".join(self.tenants).encode())
-        digest.update(np.array(self.prefix_tokens, dtype="<i8").tobytes())  # nothing, where there is no prefix
+        digest.update(np.array(self.prefix_tokens, dtype="<i8").tobytes())  # adds no bytes without prefixes
         return digest.hexdigest()
 
     @staticmethod
@@ -96,9 +118,9 @@ COLUMNS = ("arrivals_ugap", "prompt_tokens", "output_tokens", "tenant", "priorit
 
 
 def realised(plan: RequestPlan) -> dict[str, Any]:
-    """What a plan really asks, for `workload.realised` of run.json. Token counts; outside_context is a share.
+    """Statistics of a plan, for `workload.realised` of run.json. Token counts; outside_context is a share.
 
-    prompt_tokens is None where only the server counts them.
+    prompt_tokens is None if only the server counts them.
     """
     names, counts = np.unique(plan.tenant, return_counts=True)
     return {

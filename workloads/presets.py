@@ -1,4 +1,4 @@
-"""Presets: ready workloads. Each is a JSON file in presets/ with its data, its source and its licence."""
+"""Presets: named workloads. Each is a JSON file in presets/ with its data, its source and its licence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workloads.length_pairs import JointGrid, LengthPairs, ListedLengths
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the numbers come from."""
+    """Source of a preset's numbers."""
 
     url: str
     file: str
@@ -27,7 +27,7 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Own(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The source's own numbers, to compare a sample with. Quantiles are order statistics at probability `at`."""
+    """Statistics of the source itself, to compare a sample with. Quantiles are order statistics at probability `at`."""
 
     pairs: int
     prompt_tokens: dict[str, float]  # mean, p1 ... p99.9, max
@@ -40,9 +40,9 @@ class Own(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
-    """One preset: either a joint grid (see pairs.JointGrid) or rows to repeat.
+    """One preset: either a joint grid (length_pairs.JointGrid) or rows to repeat.
 
-    suggests  settings of a run that go well with it, by field name; flags win
+    suggests  default settings of a run of it, by field name; what the user gives takes precedence
     """
 
     name: str
@@ -57,14 +57,14 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     trace_gaps: tuple[int, ...] = ()  # between consecutive requests, in thousandths of the mean gap
 
     @cached_property
-    def pairs(self) -> LengthPairs:
+    def lengths(self) -> LengthPairs:
         if self.rows:
             return ListedLengths.of([prompt for prompt, _ in self.rows], [output for _, output in self.rows])
         return JointGrid(np.array(self.prompt_grid, dtype=np.int64), np.array(self.output_grid, dtype=np.int64))
 
     @property
     def gaps(self) -> TraceGaps | None:
-        """The source's arrivals, None where it has none."""
+        """The source's arrivals; None if it has no arrival times."""
         if not self.trace_gaps:
             return None
         return TraceGaps(np.array(self.trace_gaps, dtype=np.int64), self.trace_rate_per_s, random_start=True)

@@ -1,7 +1,7 @@
-"""Texts: what the prompts of a plan say, where they come from a file and not from a seed.
+"""Prompts of a file: their content, and their tokens once a tokenizer has read them.
 
-A file of prompts has one JSON object per line: `prompt`, a string, or `messages`, as in OpenAI's chats; and if you like
-`output_tokens` or `max_tokens`, `prompt_tokens`, a time of arrival, a tenant and a priority.
+A file of prompts has one JSON object per line: `prompt`, a string, or `messages`, as in OpenAI's chat API; optional are
+`output_tokens` or `max_tokens`, `prompt_tokens`, an arrival time, a tenant and a priority.
 """
 
 from __future__ import annotations
@@ -17,101 +17,111 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.file_lines import refuse
+from workloads.columns import IntColumn
+from workloads.file_lines import refuse_line
 
 Messages = tuple[dict[str, Any], ...]
 Content = str | Messages
-Encode = Callable[[Content], Sequence[int]]  # a model's tokenizer; ValueError says why it takes no such content
+Encode = Callable[[Content], Sequence[int]]  # a model's tokenizer; ValueError says why it cannot encode a content
 CountedBy = Literal["tokenizer", "file", "server"]
+TokenIds = NDArray[np.int32]
 
-BYTES_PER_TOKEN = 4  # of English and code, about; where nobody has counted
-DEFAULT_OUTPUT_TOKENS = 256  # of a line that asks for none
+BYTES_PER_TOKEN = 4  # about, for English and code; used until a tokenizer or the server counts
+DEFAULT_OUTPUT_TOKENS = 256  # of a line that states no output length
 
 
 @dataclass(frozen=True, eq=False)
 class PromptFile:
-    """The prompts of a file, one per line. lines: int64[n], which line of it each was."""
+    """The prompts of a file, one per row. lines: int64[rows], the line of the file that each row was read from."""
 
     path: str
     contents: tuple[Content, ...]
-    lines: NDArray[np.int64]
-
-    def encoded(self, rows: Sequence[int], encode: Encode) -> dict[int, NDArray[np.int32]]:
-        """The tokens of these rows. Raises WorkloadError with the line that the tokenizer cannot make any of."""
-        ids: dict[int, NDArray[np.int32]] = {}
-        for row in rows:
-            content = self.contents[row]
-            try:
-                ids[row] = np.array(encode(content), dtype=np.int32)
-            except ValueError as error:
-                self.refuse(row, f"{field_of(content)}: {error}")
-            if not len(ids[row]):
-                self.refuse(row, f"{field_of(content)}: the tokenizer makes no token of it")
-        return ids
+    lines: IntColumn
 
     def refuse(self, row: int, problem: str) -> None:
-        refuse(Path(self.path), int(self.lines[row]), problem)
+        refuse_line(Path(self.path), int(self.lines[row]), f"{field_of(self.contents[row])}: {problem}")
+
+
+class PromptTokens:
+    """Token ids of a file's prompts. Each prompt is tokenised once, when it is first needed; keep it between plans."""
+
+    def __init__(self, file: PromptFile, encode: Encode) -> None:
+        self._file = file
+        self._encode = encode
+        self._ids: dict[int, TokenIds] = {}
+
+    def of(self, row: int) -> TokenIds:
+        """int32[tokens of the prompt in `row`]. Raises CbbenchError, naming the line, if it cannot be tokenised."""
+        if row not in self._ids:
+            try:
+                ids = np.array(self._encode(self._file.contents[row]), dtype=np.int32)
+            except ValueError as error:
+                self._file.refuse(row, str(error))
+            if not len(ids):
+                self._file.refuse(row, "the tokenizer makes no token of it")
+            self._ids[row] = ids
+        return self._ids[row]
 
 
 @dataclass(frozen=True, eq=False)
 class PromptTexts:
-    """What the requests of a plan say.
+    """The prompts of a plan's requests.
 
-    which       int64[n]: the row of the script that request i asks
-    counted_by  whose count the plan's prompt_tokens are. "server": nobody's yet, so that they are guesses
-    ids         the tokens of a row, where a tokenizer counted them
+    rows        int64[n]: the row of the file that request i sends
+    counted_by  the source of the plan's prompt_tokens. "server": it has not counted yet, so they are estimates
+    ids         token ids by row, if a tokenizer counted them
     """
 
-    script: PromptFile
-    which: NDArray[np.int64]
+    file: PromptFile
+    rows: IntColumn
     counted_by: CountedBy
-    ids: dict[int, NDArray[np.int32]] | None = None
+    ids: dict[int, TokenIds] | None = None
 
     @staticmethod
-    def of(script: PromptFile, rows: NDArray[np.intp], counted_by: CountedBy, encode: Encode | None) -> PromptTexts:
-        """Of these rows of a script, one for each request. Raises WorkloadError where `encode` refuses one of them."""
-        which = rows.astype(np.int64)
-        if encode is None:
-            return PromptTexts(script, which, counted_by)
-        return PromptTexts(script, which, "tokenizer", script.encoded(np.unique(which).tolist(), encode))
+    def of(file: PromptFile, rows: NDArray[np.intp], counted_by: CountedBy, tokens: PromptTokens | None) -> PromptTexts:
+        """Texts of one row per request. Raises CbbenchError if a prompt cannot be tokenised."""
+        column = rows.astype(np.int64)
+        if tokens is None:
+            return PromptTexts(file, column, counted_by)
+        return PromptTexts(file, column, "tokenizer", {row: tokens.of(row) for row in np.unique(column).tolist()})
 
     @property
-    def lengths(self) -> NDArray[np.int64] | None:
-        """Tokens of each request's prompt, where a tokenizer counted them."""
+    def lengths(self) -> IntColumn | None:
+        """Tokens of each request's prompt; None if no tokenizer counted them."""
         if self.ids is None:
             return None
-        return np.array([len(self.ids[row]) for row in self.which.tolist()], dtype=np.int64)
+        return np.array([len(self.ids[row]) for row in self.rows.tolist()], dtype=np.int64)
 
     def content(self, index: int) -> Content:
-        return self.script.contents[int(self.which[index])]
+        return self.file.contents[int(self.rows[index])]
 
-    def tokens(self, index: int) -> NDArray[np.int32]:
-        """int32[prompt_tokens of request `index`]. Raises ValueError where nobody has made tokens of them."""
+    def tokens(self, index: int) -> TokenIds:
+        """int32[prompt_tokens of request `index`]. Raises ValueError if no tokenizer has read the prompts."""
         if self.ids is None:
-            raise ValueError(f"{self.script.path}: no tokenizer has read its prompts")
-        return self.ids[int(self.which[index])]
+            raise ValueError(f"{self.file.path}: no tokenizer has read its prompts")
+        return self.ids[int(self.rows[index])]
 
     def line(self, index: int) -> int:
-        return int(self.script.lines[int(self.which[index])])
+        return int(self.file.lines[int(self.rows[index])])
 
     @cached_property
     def num_prompts(self) -> int:
-        """Of the file, that are asked."""
-        return len(np.unique(self.which))
+        """Different prompts of the file that the plan uses."""
+        return len(np.unique(self.rows))
 
     @cached_property
     def sha256(self) -> str:
-        """Identity of what is said, request by request; the plan's own hash covers lengths and arrivals alone."""
-        each = {row: hashlib.sha256(canonical(self.script.contents[row])).digest() for row in np.unique(self.which)}
+        """Identity of the contents, request by request; the plan's own hash covers lengths and arrivals only."""
+        each = {row: hashlib.sha256(canonical(self.file.contents[row])).digest() for row in np.unique(self.rows)}
         digest = hashlib.sha256()
-        for row in self.which:
+        for row in self.rows:
             digest.update(each[row])
         return digest.hexdigest()
 
 
 def canonical(content: Content) -> bytes:
-    """One spelling of it. Raises UnicodeEncodeError for half a character, which JSON can hold and no server takes, and
-    ValueError for a number that Python reads and JSON cannot hold."""
+    """The content as canonical JSON. Raises UnicodeEncodeError for a lone surrogate, which no server accepts, and
+    ValueError for NaN or Infinity, which JSON cannot hold."""
     return json.dumps(content, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -119,13 +129,13 @@ def field_of(content: Content) -> str:
     return "prompt" if isinstance(content, str) else "messages"
 
 
-def guessed_tokens(content: Content) -> int:
-    """At BYTES_PER_TOKEN; of a chat without its template."""
-    said = content if isinstance(content, str) else "".join(_said(message) for message in content)
-    return max(1, -(-len(said.encode()) // BYTES_PER_TOKEN))
+def estimated_tokens(content: Content) -> int:
+    """Tokens of the text at BYTES_PER_TOKEN, without a chat template."""
+    text = content if isinstance(content, str) else "".join(_text_of(message) for message in content)
+    return max(1, -(-len(text.encode()) // BYTES_PER_TOKEN))
 
 
-def _said(message: dict[str, Any]) -> str:
+def _text_of(message: dict[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, list):
         return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
@@ -133,41 +143,41 @@ def _said(message: dict[str, Any]) -> str:
 
 
 def content_of(path: Path, line: int, row: dict[str, Any]) -> Content:
-    """What a line asks. Raises WorkloadError, which names the line and the field."""
+    """The prompt of a line. Raises CbbenchError, which names the line and the key."""
     if ("prompt" in row) == ("messages" in row):
         both = "prompt and messages: want one of the two" if "prompt" in row else "want prompt or messages"
-        refuse(path, line, both)
+        refuse_line(path, line, both)
     content = _prompt(path, line, row["prompt"]) if "prompt" in row else _messages(path, line, row["messages"])
     try:
         canonical(content)
     except UnicodeEncodeError:
-        refuse(path, line, f"{field_of(content)}: half of a surrogate pair, which is no character")
+        refuse_line(path, line, f"{field_of(content)}: half of a surrogate pair, which is not a character")
     except ValueError:
-        refuse(path, line, f"{field_of(content)}: NaN or Infinity, which are no JSON")
+        refuse_line(path, line, f"{field_of(content)}: NaN or Infinity, which JSON cannot hold")
     return content
 
 
 def _prompt(path: Path, line: int, value: object) -> str:
     if not isinstance(value, str):
-        refuse(path, line, f"prompt must be a string, got {_kind(value)}")
+        refuse_line(path, line, f"prompt must be a string, got {_kind(value)}")
     if not value:
-        refuse(path, line, "prompt is empty")
+        refuse_line(path, line, "prompt is empty")
     return value
 
 
 def _messages(path: Path, line: int, value: object) -> Messages:
     if not isinstance(value, list) or not value:
-        refuse(path, line, f"messages must be a list of messages, got {_kind(value)}")
+        refuse_line(path, line, f"messages must be a list of messages, got {_kind(value)}")
     for number, message in enumerate(value):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            refuse(path, line, f'messages[{number}] must be an object like {{"role": "user", "content": "..."}}')
+            refuse_line(path, line, f'messages[{number}] must be an object like {{"role": "user", "content": "..."}}')
         if not isinstance(message.get("content"), str | list | None):
-            refuse(path, line, f"messages[{number}].content must be a string or a list of parts")
+            refuse_line(path, line, f"messages[{number}].content must be a string or a list of parts")
     return tuple(value)
 
 
 def _kind(value: object) -> str:
-    """For a message."""
+    """The type of a JSON value, in words."""
     if value == []:
         return "an empty list"
     words = {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list"}

@@ -1,6 +1,6 @@
-"""Prompt content: token ids, apart from the plan, so that text can change between runs while the work asked stays.
+"""Token ids of prompts. They are not part of the plan, so text can change between runs while the requests stay equal.
 
-Where a file says what the prompts are (texts.py), they are what its tokenizer made of them, whatever the seed.
+If a file has the prompts (prompt_texts.py), their ids are what the tokenizer made of them, whatever the seed.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 from workloads.plan import RequestPlan
 
-# What a text is of: the key of its random stream, beside its number. A request's own has its index alone.
+# A text's random stream has the key (kind, id); the text of a single request has its index alone.
 _SESSION = 1
 _PREFIX = 2
 
 
 class Prompts:
-    """Random ordinary token ids, a function of prompt_seed and of what the plan says that requests share.
+    """Random ordinary token ids, a function of prompt_seed and of the plan's sessions and prefixes.
 
-    prompt = [ the prefix ] [ the conversation's text, or the request's own ]
+    prompt = [ the prefix ] [ the session's text, or the request's own ]
 
-    So a longer prompt of the same request begins with the shorter one, a turn of a conversation with the turns before
-    it, and what a plan does not share is alike only by chance.
+    So a longer prompt of the same request begins with the shorter one, a turn begins with the turns before it, and
+    texts that no session or prefix shares are equal only by chance.
     """
 
     def __init__(self, plan: RequestPlan, token_ids: NDArray[np.int32], prompt_seed: int = 0) -> None:
@@ -35,7 +35,7 @@ class Prompts:
         self._prompt_seed = prompt_seed
 
     def ids(self, index: int) -> NDArray[np.int32]:
-        """int32[prompt_tokens of request `index`]. Raises ValueError for a text of which nobody has made tokens."""
+        """int32[prompt_tokens of request `index`]. Raises ValueError if the plan's texts were not tokenised."""
         plan = self._plan
         if plan.texts is not None:
             return plan.texts.tokens(index)

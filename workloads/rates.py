@@ -1,4 +1,4 @@
-"""A rate that changes over time: stages of a constant rate, or of one that climbs or falls in a straight line.
+"""A rate that changes over time: stages with a constant rate, or one that rises or falls linearly.
 
     2 for 60s, 8 for 60s, 2        two requests per second for a minute, eight for the next, then two again
     2..20 for 2m                   from two to twenty per second within two minutes, and then twenty
@@ -8,8 +8,8 @@ has added up to arrivals[i] requests: at the t with
 
     integral of rate from 0 to t = arrivals[i]
 
-Under any arrival law, then, the plan and its hash are those of every other rate, and a rate that does not change gives
-the same times to the bit.
+So the plan and its hash do not depend on the rate, whatever the arrival process, and a schedule with one constant rate
+gives the same times to the bit as that rate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workloads.columns import IntColumn
 from workloads.plan import UGAP
 
 NS = 1_000_000_000
-LEAST_PER_S = 1e-6  # of what is not 0: below, a request would be due beyond what an int64 of ns holds
+LEAST_PER_S = 1e-6  # except 0: below it a request could be due after the largest int64 of ns
 MOST_PER_S = 1e6
 MOST_S = 1e7
 EXAMPLE = "'2 for 60s, 8 for 60s, 2' or '2..20 for 2m'"
@@ -37,7 +37,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The rate goes from one value to the other in a straight line. lasts_s: infinite for the last one."""
+    """The rate goes linearly from one value to the other. lasts_s: infinite for the last stage."""
 
     from_per_s: float
     to_per_s: float
@@ -56,9 +56,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """Stages one after the other; the last of them has no end.
+    """Consecutive stages; the last one has no end.
 
-    end_s  when the last stage that was given an end is over, and its last rate goes on; None where the last had none
+    end_s  end of the last stage as written, after which its rate continues; None if it was written without an end
     """
 
     stages: tuple[Stage, ...]
@@ -66,11 +66,11 @@ class RateSchedule:
 
     @staticmethod
     def parse(text: str) -> RateSchedule:
-        """Raises ValueError in one line."""
+        """Raises ValueError with a one-line message."""
         stages = [_stage(part.strip()) for part in text.split(",")]
         for stage in stages[:-1]:
             if stage.lasts_s == float("inf"):
-                raise ValueError(f"'{stage}' is not the last stage, so say how long it lasts, as in {stage} for 60s")
+                raise ValueError(f"'{stage}' is not the last stage, so it needs a length, as in {stage} for 60s")
         if sum(stage.lasts_s for stage in stages if stage.lasts_s < float("inf")) > MOST_S:
             raise ValueError(f"the stages must last at most {MOST_S:,.0f} s together")
         last, end_s = stages[-1], None
@@ -78,12 +78,14 @@ class RateSchedule:
             end_s = sum(stage.lasts_s for stage in stages)
             stages.append(Stage(last.to_per_s, last.to_per_s, float("inf")))
         if stages[-1].to_per_s == 0:
-            raise ValueError("the last rate goes on, so it must be above 0, or the requests left would never come")
+            raise ValueError(
+                "the last rate continues, so it must be above 0; otherwise the remaining requests would never be due"
+            )
         return RateSchedule(tuple(stages), end_s)
 
     @property
     def given(self) -> tuple[Stage, ...]:
-        """As they were written; without the last one's rate that goes on."""
+        """The stages as written, without the one that continues the last rate."""
         return self.stages if self.end_s is None else self.stages[:-1]
 
     def __str__(self) -> str:
@@ -91,17 +93,17 @@ class RateSchedule:
 
     @property
     def requests(self) -> float | None:
-        """That are due until end_s on average."""
+        """Requests due until end_s on average."""
         return None if self.end_s is None else float(self.expected(self.end_s))
 
     @cached_property
     def starts_s(self) -> FloatArray:
-        """Of the stages."""
+        """Start of each stage."""
         return np.concatenate([[0.0], np.cumsum([stage.lasts_s for stage in self.stages[:-1]])])
 
     @property
     def names(self) -> list[str]:
-        """Of each stage one that no other has, as "2: 8 for 60s"; of what comes after the last end, "then 2"."""
+        """A unique name for each stage, as "2: 8 for 60s"; "then 2" for the time after the last end."""
         names = [f"{number}: {stage}" for number, stage in enumerate(self.given, start=1)]
         return names if self.end_s is None else [*names, f"then {self.stages[-1]}"]
 
@@ -116,50 +118,50 @@ class RateSchedule:
 
     @cached_property
     def _slope(self) -> FloatArray:
-        """By how much the rate changes per second."""
+        """Change of the rate per second, by stage."""
         return np.array([(stage.to_per_s - stage.from_per_s) / stage.lasts_s for stage in self.stages])
 
     def expected(self, t_s: float | FloatArray) -> FloatArray:
-        """The integral of the rate from 0 to t: how many requests are due until then on average."""
+        """Requests due until t on average: the integral of the rate from 0 to t."""
         at = np.asarray(t_s, dtype=np.float64)
         stage = self.stage_of(at)
         into = at - self.starts_s[stage]
         return np.asarray(self._before[stage] + into * (self._first[stage] + self._slope[stage] * into / 2))
 
     def stage_of(self, t_s: FloatArray) -> NDArray[np.intp]:
-        """Which stage a time is in: index from 0."""
+        """Index of the stage that each time is in."""
         return np.searchsorted(self.starts_s, t_s, side="right") - 1
 
     def due_ns(self, arrivals_ugap: IntColumn) -> IntColumn:
-        """When requests with these unit arrivals are due: the inverse of expected(); where the rate is 0 for a while,
-        that while's end."""
+        """When requests with these unit arrivals are due: the inverse of expected(). While the rate is 0, at the end of
+        that time."""
         asked_ns = arrivals_ugap.astype(np.float64) * (NS / UGAP)  # at one request per second
         stage = np.searchsorted(self._before[1:] * NS, asked_ns, side="right")
         left_ns = asked_ns - self._before[stage] * NS
         first, slope = self._first[stage], self._slope[stage]
-        # Of t with first * t + slope * t^2 / 2 = left: the form that loses no digits where the slope is small.
+        # Solves first * t + slope * t^2 / 2 = left in the form that loses no digits for a small slope.
         square = np.maximum(first * first + 2 * slope * (left_ns / NS), 0.0)
         divisor = np.where(slope == 0, first, (first + np.sqrt(square)) / 2)
-        into_ns = left_ns / np.where(divisor == 0, 1.0, divisor)  # left is 0 there: a climb from 0 begins
+        into_ns = left_ns / np.where(divisor == 0, 1.0, divisor)  # left is 0 there, at the start of a rise from 0
         due: IntColumn = np.rint(self.starts_s[stage] * NS + into_ns).astype(np.int64)
         return due
 
     def time_s(self, requests: float) -> float:
-        """When so many requests have come on average."""
+        """Time by which this many requests are due on average."""
         return int(self.due_ns(np.array([round(requests * UGAP)], dtype=np.int64))[0]) / NS
 
     def mean_per_s(self, requests: int) -> float:
-        """Over the time in which so many requests come."""
+        """Mean rate over the time in which this many requests are due."""
         return requests / self.time_s(requests)
 
 
 def requests_expected(rate: float | RateSchedule, until_s: float) -> float:
-    """How many are due until then on average."""
+    """Requests due until until_s on average."""
     return float(rate.expected(until_s)) if isinstance(rate, RateSchedule) else rate * until_s
 
 
 def read_rate(value: float | str) -> float | RateSchedule:
-    """A number, also as text, or stages. Raises ValueError in one line."""
+    """A number, also as text, or stages. Raises ValueError with a one-line message."""
     if isinstance(value, str):
         try:
             return float(value)

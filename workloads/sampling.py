@@ -1,10 +1,12 @@
-"""Quantile grids: a distribution as its values at 65,536 evenly spaced probabilities.
+"""How the random numbers of a plan are drawn: bit streams, and quantile grids to look a draw up in.
+
+A quantile grid is a distribution as its values at 65,536 evenly spaced probabilities.
 
 A draw is `grid[raw >> 48]` with `raw` straight from the bit generator, so no draw does any floating-point arithmetic.
 The grids themselves are made with +, -, *, /, sqrt and rounding alone, which IEEE 754 defines to the last bit; the exp
 and log of a C library differ between machines in their last bit, which now and then turns a 412 into a 413 and so
 changes a plan's hash. Hence the `exp` below, and inverse CDFs by integrating the density instead of by special
-functions. A grid ends at the quantile 1 - 1/131072: what is rarer than that is not drawn.
+functions. A grid ends at the quantile 1 - 1/131072: rarer values are not drawn.
 """
 
 from __future__ import annotations
@@ -19,17 +21,21 @@ from workloads.columns import FloatColumn, IntColumn
 
 RawDraws = NDArray[np.uint64]
 
+# Keys of the bit streams: one for each thing that is drawn. A tenant draws its own requests from a seed of its own.
+LENGTHS, ARRIVALS, TENANTS, ROW_ORDER, SESSIONS = 1, 2, 3, 4, 4
+
 CELLS = 65_536
 _KNOTS = 131_072  # of the densities integrated here
 
 
-def stream(seed: int, key: int) -> np.random.PCG64:
-    """An independent bit stream for each (seed, key), so that new lengths leave the arrivals alone and vice versa."""
+def bit_stream(seed: int, key: int) -> np.random.PCG64:
+    """An independent bit stream for each (seed, key), so that a change of the lengths leaves the arrivals
+    as they are, and vice versa."""
     return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(key,)))
 
 
 def cell_of(raw: RawDraws, cells: int = CELLS) -> NDArray[np.int64]:
-    """The cell, 0..cells-1, that each raw draw falls into; `cells` is a power of two, as all cells must be alike."""
+    """The cell, 0..cells-1, that each raw draw falls into; `cells` is a power of two: all are equally likely."""
     if cells <= 0 or cells & (cells - 1):
         raise ValueError(f"a grid has a power of two cells, not {cells}")
     return (raw >> np.uint64(65 - cells.bit_length())).astype(np.int64) if cells > 1 else np.zeros(len(raw), np.int64)
@@ -67,14 +73,14 @@ def exp(x: FloatColumn) -> FloatColumn:
 
 @cache
 def normal() -> FloatColumn:
-    """Quantiles of the standard normal law."""
+    """Quantiles of the standard normal distribution."""
     z = _spread(-9.0, 9.0)
     return _invert(z, exp(-0.5 * z * z))
 
 
 @cache
 def gamma(cv: float) -> FloatColumn:
-    """Quantiles of the gamma law with mean 1 and coefficient of variation `cv`; cv 1 is the exponential law.
+    """Quantiles of the gamma distribution with mean 1 and coefficient of variation `cv`; cv 1 is the exponential one.
 
     With shape a = 1/cv², the logarithm y of such a variable has a density proportional to exp(a (y - e^y)), which is
     smooth for every shape, unlike the gamma density itself.
@@ -92,7 +98,7 @@ def _spread(low: float, high: float) -> FloatColumn:
 
 
 def _invert(x: FloatColumn, density: FloatColumn) -> FloatColumn:
-    """Quantiles at the midpoints of the law with this density (of any scale) at evenly spaced x."""
+    """Quantiles at the midpoints of the distribution with this density (of any scale) at evenly spaced x."""
     mass = np.concatenate(([0.0], np.cumsum(density[1:] + density[:-1])))
     cdf = mass / mass[-1]
     p = midpoints()

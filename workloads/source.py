@@ -1,4 +1,4 @@
-"""Source: what an engine loop reads requests from. A plan with its pacing is one; a server's inbox is another."""
+"""Source: where an engine loop gets its requests. A plan with its pacing is one; the inbox of a server is another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TokenIds = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One request as it reaches an engine. `prompt` is None where only lengths matter (virtual runs)."""
+    """One request as it reaches an engine. `prompt` is None if only lengths matter (simulated runs)."""
 
     index: int
     scheduled_ns: int
@@ -29,41 +29,41 @@ class Incoming:
     prompt: TokenIds | None = None
 
 
-Asked = TypeVar("Asked")
+RequestT = TypeVar("RequestT")
 
 
-class Source(Protocol[Asked]):
-    """Of a plan, it holds Incoming; a server's inbox holds what the server needs to answer."""
+class Source(Protocol[RequestT]):
+    """A plan gives Incoming; the inbox of a server gives its own type, with what it needs to answer."""
 
-    def poll(self, now_ns: int) -> tuple[list[Asked], list[int]]:
-        """Requests that have come due, and the indices of requests to abort."""
+    def poll(self, now_ns: int) -> tuple[list[RequestT], list[int]]:
+        """(requests that are due, indices of requests to abort)"""
         ...
 
     def next_due_ns(self) -> int | None:
-        """When poll may next return something by the passing of time alone, or None."""
+        """When poll may next return something without a completion; None if never."""
         ...
 
     def completed(self, index: int, now_ns: int) -> None:
-        """Request `index` has ended, in whatever way. Once for each request that poll gave."""
+        """Request `index` has ended, for whatever reason. Call it once for each request that poll returned."""
         ...
 
     @property
     def exhausted(self) -> bool:
-        """Nothing new will ever come."""
+        """Whether poll will never return another request."""
         ...
 
 
 class PlanSource:
-    """The plan, at its pacing. At the pacing's deadline it aborts what is still running, once."""
+    """The plan at its pacing. At the pacing's deadline it aborts the requests in flight, once."""
 
     def __init__(self, plan: RequestPlan, pacing: Pacing, prompts: Prompts | None = None) -> None:
         self._plan = plan
         self._pacing = pacing
         self._prompts = prompts
-        self._deadline_ns = pacing.deadline_ns  # None once its aborts are out
+        self._deadline_ns = pacing.deadline_ns  # None after poll returned the aborts
 
     def poll(self, now_ns: int) -> tuple[list[Incoming], list[int]]:
-        """What has come due, and what to abort; a request that came due only now that all is over is in both."""
+        """(requests that are due, indices to abort); a request that is due at the deadline itself is in both."""
         new = [self._incoming(due) for due in self._pacing.due(now_ns)]
         if self._deadline_ns is None or now_ns < self._deadline_ns:
             return new, []
@@ -71,12 +71,12 @@ class PlanSource:
         return new, self._pacing.unfinished()
 
     def next_due_ns(self) -> int | None:
-        """When the next request can be sent or, with requests in flight and none to send, the deadline."""
+        """When the next request can be sent; the deadline if requests are in flight and none is left to send."""
         due_ns = self._pacing.next_due_ns()
         return self._deadline_ns if due_ns is None and self._pacing.in_flight else due_ns
 
     def completed(self, index: int, now_ns: int) -> None:
-        """Request `index` has ended, in whatever way: finished, rejected or aborted. Once per request."""
+        """Request `index` has ended: finished, rejected or aborted. Call it once per request."""
         self._pacing.completed(index, now_ns)
 
     @property

@@ -1,6 +1,6 @@
-"""From what a user writes to a RequestPlan.
+"""From the text of a workload (SPEC) to a RequestPlan.
 
-SPEC is the name of a preset, or `prompt=LAW;output=LAW` (see lengths.py), or a file (see traces.py).
+SPEC is the name of a preset, `prompt=DIST;output=DIST` (length_distributions.py), or a file (workload_files.py).
 """
 
 from __future__ import annotations
@@ -10,46 +10,45 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from workloads.arrivals import TraceGaps, unit_arrivals
-from workloads.errors import WorkloadError
+from workloads.errors import CbbenchError
 from workloads.file_lines import SUFFIXES
 from workloads.length_distributions import EXAMPLE, LengthDistribution, parse_distribution
 from workloads.length_pairs import IndependentLengths, LengthPairs, ListedLengths, check_fits, draw_fitting
-from workloads.plan import RequestPlan
+from workloads.plan import Note, RequestPlan
 from workloads.presets import PRESETS, Preset
-from workloads.prompt_texts import DEFAULT_OUTPUT_TOKENS, Encode, PromptFile, PromptTexts
+from workloads.prompt_texts import DEFAULT_OUTPUT_TOKENS, Encode, PromptFile, PromptTexts, PromptTokens
 from workloads.workload_files import WorkloadFile, read_workload_file
-
-__all__ = ["Workload", "WorkloadError", "build_plan", "open_workload", "suggestions"]
 
 Misfit = Literal["error", "reject"]
 
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """What a SPEC means, before a number of requests and a seed make a plan of it.
+    """An opened SPEC. `plan` makes requests of it; a file is read once, whatever the number of plans.
 
-    suggests  settings of a run that go well with it, by field name; flags win
-    notes     provenance: source, licence, citation
-    trace     the file's rows, of which `pairs` are the lengths
+    suggests    default settings of a run of it, by field name; what the user gives takes precedence
+    provenance  description, source, licence, citation: those that are known
+    file        the rows that `lengths` come from, if the SPEC is a file
     """
 
     spec: str
-    kind: Literal["preset", "laws", "file"]
-    pairs: LengthPairs
+    kind: Literal["preset", "distributions", "file"]
+    lengths: LengthPairs
     gaps: TraceGaps | None = None
     preset: Preset | None = None
     suggests: dict[str, Any] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
-    trace: WorkloadFile | None = None
+    provenance: dict[str, str] = field(default_factory=dict)
+    file: WorkloadFile | None = None
 
     @property
-    def script(self) -> PromptFile | None:
-        """What the prompts say, where the file has them."""
-        return self.trace.script if self.trace is not None else None
+    def prompts(self) -> PromptFile | None:
+        """The contents of the prompts, if the file has them."""
+        return self.file.prompts if self.file is not None else None
+
+    def tokenised(self, encode: Encode | None) -> PromptTokens | None:
+        """Tokens of the prompts, for `plan`: plans that share them tokenise a prompt once. None without one."""
+        return None if self.prompts is None or encode is None else PromptTokens(self.prompts, encode)
 
     def plan(
         self,
@@ -59,10 +58,9 @@ class Workload:
         arrival: str,
         max_model_len: int | None,
         misfit: Misfit = "error",
-        encode: Encode | None = None,
+        tokens: PromptTokens | None = None,
     ) -> RequestPlan:
-        """The first `num_requests` requests. encode: what counts the tokens of prompts that a file has. Raises
-        WorkloadError."""
+        """The first `num_requests` requests. Raises CbbenchError. tokens: see `tokenised`; others: see build_plan."""
         check_numbers(num_requests, seed, max_model_len)
         common: dict[str, Any] = {
             "arrivals_ugap": unit_arrivals(arrival, num_requests, seed, self.gaps),
@@ -70,30 +68,36 @@ class Workload:
             "seed": seed,
             "notes": self._notes(num_requests, arrival),
         }
-        if isinstance(self.pairs, ListedLengths):
-            mixed = self.script is not None and arrival != "trace"  # a trace's rows keep their order, as their gaps do
-            rows = self.pairs.mixed_rows(num_requests, seed) if mixed else self.pairs.rows(num_requests)
-            return self._listed(self.pairs, rows, max_model_len if misfit == "error" else None, encode, common)
-        prompts, outputs, outside = draw_fitting(self.pairs, num_requests, seed, max_model_len, self.spec)
+        if arrival == "trace" and self.gaps is not None:
+            # Six digits, as in all runs recorded so far: more would change the times at which requests are due.
+            common["trace_rate_per_s"] = float(f"{self.gaps.rate_per_s:.6g}")
+        if isinstance(self.lengths, ListedLengths):
+            fit_tokens = max_model_len if misfit == "error" else None
+            return self._listed(self.lengths, num_requests, seed, arrival, fit_tokens, tokens, common)
+        prompts, outputs, outside = draw_fitting(self.lengths, num_requests, seed, max_model_len, self.spec)
         return RequestPlan.of(prompts, outputs, outside_context=outside, **common)
 
     def _listed(
         self,
         listed: ListedLengths,
-        rows: NDArray[np.intp],
+        count: int,
+        seed: int,
+        arrival: str,
         max_model_len: int | None,
-        encode: Encode | None,
+        tokens: PromptTokens | None,
         common: dict[str, Any],
     ) -> RequestPlan:
-        """Rows as they are: none is altered, and one that is longer than the context is refused."""
-        prompts, texts = listed.prompt_tokens[rows], None
-        if self.trace is not None and self.trace.script is not None:
-            texts = PromptTexts.of(self.trace.script, rows, self.trace.counted_by, encode)
-            prompts = prompts if texts.lengths is None else texts.lengths
+        """Rows without change; a row that exceeds the context is refused."""
+        mixed = self.prompts is not None and arrival != "trace"  # under `trace` rows keep their order, as their gaps do
+        rows = listed.mixed_rows(count, seed) if mixed else listed.rows(count)
+        prompt_tokens, texts = listed.prompt_tokens[rows], None
+        if self.file is not None and self.file.prompts is not None:
+            texts = PromptTexts.of(self.file.prompts, rows, self.file.counted_by, tokens)
+            prompt_tokens = prompt_tokens if texts.lengths is None else texts.lengths
         if texts is None or texts.counted_by != "server":
-            check_fits(listed, prompts, rows, max_model_len, self.spec)
+            check_fits(listed, prompt_tokens, rows, max_model_len, self.spec)
         return RequestPlan.of(
-            prompts,
+            prompt_tokens,
             listed.output_tokens[rows],
             tenant=listed.tenant[rows],
             priority=listed.priority[rows],
@@ -102,22 +106,26 @@ class Workload:
             **common,
         )
 
-    def _notes(self, count: int, arrival: str) -> dict[str, str]:
-        """Provenance, and what of the file is used otherwise than one might think."""
-        notes = dict(self.notes)
-        if arrival == "trace" and self.gaps is not None:
-            notes["trace_rate_per_s"] = f"{self.gaps.rate_per_s:.6g}"
-        elif self.trace is not None and self.gaps is not None and self.gaps.rate_per_s:
-            notes["arrivals"] = f"{self.spec} has arrival times, which are not used: --arrival trace keeps them"
-        if self.trace is not None and count > (rows := len(self.trace.listed)):
+    def _notes(self, count: int, arrival: str) -> tuple[Note, ...]:
+        """How the use of the file differs from what a user may expect."""
+        if self.file is None:
+            return ()
+        notes: list[Note] = []
+        rows = len(self.file.lengths)
+        if arrival != "trace" and self.gaps is not None and self.gaps.rate_per_s:
+            text = f"{self.spec} has arrival times, which are not used; `arrival trace` would use them"
+            notes.append(Note("arrivals", text))
+        if count > rows:
             what, order = "rows", "from the top"
-            if self.script is not None:
+            if self.prompts is not None:
                 what, order = "prompts", "from the top" if arrival == "trace" else "in an order drawn from the seed"
-            notes["repeated"] = f"{self.spec} has {rows:,} {what}, repeated {order} to make {count:,} requests"
-        if self.trace is not None and self.trace.defaulted:
-            few = f"{self.trace.defaulted:,} of {len(self.trace.listed):,} prompts"
-            notes["outputs"] = f"{self.spec}: {few} say no output_tokens, and ask for {DEFAULT_OUTPUT_TOKENS}"
-        return notes
+            text = f"{self.spec} has {rows:,} {what}, repeated {order} to make {count:,} requests"
+            notes.append(Note("repeated", text))
+        if self.file.defaulted:
+            few = f"{self.file.defaulted:,} of {rows:,} prompts"
+            text = f"{self.spec}: {few} have no output_tokens; their output length is {DEFAULT_OUTPUT_TOKENS}"
+            notes.append(Note("outputs", text))
+        return tuple(notes)
 
 
 def build_plan(
@@ -133,92 +141,94 @@ def build_plan(
     """The plan of `num_requests` requests that `spec` describes: the same arguments give the same plan on any machine.
 
     arrival        constant, poisson, gamma:CV or trace; see arrivals.py
-    max_model_len  tokens of prompt + output that a request may have; None: no limit. Presets and laws draw a pair that
-                   passes it again (`outside_context` is the share); files and fixed lengths are never altered:
-                   with misfit "error" they raise, with "reject" they go into the plan for the engine to refuse
-    encode         what counts the tokens of prompts that a file has; else they are the file's own counts, or guesses
-    Raises WorkloadError, in one line.
+    max_model_len  most tokens of prompt + output in one request; None: no limit. Presets and distributions redraw a
+                   pair that exceeds it (`outside_context` is the share redrawn). Files and fixed lengths are not
+                   altered: with misfit "error" they raise; with "reject" the engine rejects them
+    encode         the tokenizer that counts the prompts of a file; None: the file's own counts, or estimates
+    Raises CbbenchError.
     """
-    return open_workload(spec).plan(
+    workload = open_workload(spec)
+    return workload.plan(
         num_requests=num_requests,
         seed=seed,
         arrival=arrival,
         max_model_len=max_model_len,
         misfit=misfit,
-        encode=encode,
+        tokens=workload.tokenised(encode),
     )
 
 
 def check_numbers(num_requests: int, seed: int, max_model_len: int | None) -> None:
-    """Raises WorkloadError for a number that no plan can have."""
+    """Raises CbbenchError for a number that no plan can have."""
     if num_requests < 1:
-        raise WorkloadError(f"--num-requests must be at least 1, got {num_requests}")
+        raise CbbenchError("num_requests", f"must be at least 1, got {num_requests}")
     if seed < 0:
-        raise WorkloadError(f"--seed must be 0 or more, got {seed}")
+        raise CbbenchError("seed", f"must be 0 or more, got {seed}")
     if max_model_len is not None and max_model_len < 2:
-        raise WorkloadError(f"--max-model-len must be at least 2 (one token in, one out), got {max_model_len}")
+        raise CbbenchError("max_model_len", f"must be at least 2 (one token in, one out), got {max_model_len}")
 
 
 def suggestions(spec: str) -> dict[str, Any]:
-    """Settings of a run that go well with the workload, by field name: what its preset says; all rows of a file."""
+    """Default settings of a run of the workload, by field name: those of its preset; of a file, its number of rows."""
     return open_workload(spec).suggests
 
 
 def open_workload(spec: str) -> Workload:
-    """What the SPEC means. Reads the file where it is one. Raises WorkloadError."""
+    """The workload that SPEC describes. Reads the file if it is one. Raises CbbenchError."""
     text = spec.strip()
     if text in PRESETS:
         return _from_preset(PRESETS[text])
     if ("=" in text and ";" in text) or text.startswith(("prompt=", "output=")):
-        return _from_laws(text)
+        return _from_distributions(text)
     if text.endswith(SUFFIXES) or Path(text).is_file():
         return _from_file(text)
     close = get_close_matches(text.lower(), PRESETS, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}? " if close else ""
-    raise WorkloadError(
+    raise CbbenchError(
+        "workload",
         f"unknown workload '{text}'; {hint}want a preset ({', '.join(PRESETS)}), "
-        f"'prompt=LAW;output=LAW' or a file ({', '.join(SUFFIXES[:2])})"
+        f"'prompt=DIST;output=DIST' or a file ({', '.join(SUFFIXES[:2])})",
     )
 
 
 def _from_preset(preset: Preset) -> Workload:
-    notes = {"description": preset.description}
+    provenance = {"description": preset.description}
     if preset.origin is not None:
         origin = preset.origin
         source = f"{origin.url} {origin.file} @ {origin.commit}"
-        notes |= {"source": source, "licence": origin.licence, "citation": origin.citation}
-    return Workload(preset.name, "preset", preset.pairs, preset.gaps, preset, dict(preset.suggests), notes)
+        provenance |= {"source": source, "licence": origin.licence, "citation": origin.citation}
+    return Workload(preset.name, "preset", preset.lengths, preset.gaps, preset, dict(preset.suggests), provenance)
 
 
-def _from_laws(text: str) -> Workload:
-    laws: dict[str, LengthDistribution] = {}
+def _from_distributions(text: str) -> Workload:
+    found: dict[str, LengthDistribution] = {}
     for part in text.split(";"):
-        side, equals, law = part.partition("=")
+        side, equals, distribution = part.partition("=")
         side = side.strip()
         if side not in ("prompt", "output") or not equals:
-            raise WorkloadError(f"cannot read '{part.strip()}' in the workload; want prompt=LAW;output=LAW, {EXAMPLE}")
-        if side in laws:
-            raise WorkloadError(f"the workload has {side}= twice")
-        laws[side] = parse_distribution(law)
-    missing = [side for side in ("prompt", "output") if side not in laws]
+            raise CbbenchError(
+                "workload", f"cannot read '{part.strip()}'; want prompt=DIST;output=DIST with DIST like {EXAMPLE}"
+            )
+        if side in found:
+            raise CbbenchError("workload", f"duplicate {side}=")
+        found[side] = parse_distribution(distribution)
+    missing = [side for side in ("prompt", "output") if side not in found]
     if missing:
-        raise WorkloadError(
-            f"the workload needs {missing[0]}=LAW as well, as in prompt=fixed(128);output=uniform(16,256)"
-        )
-    prompt, output = laws["prompt"], laws["output"]
-    if prompt.fixed and output.fixed:  # what the user fixed to the token is never redrawn
-        return Workload(text, "laws", ListedLengths.of([int(prompt.grid[0])], [int(output.grid[0])]))
-    return Workload(text, "laws", IndependentLengths(prompt, output))
+        raise CbbenchError("workload", f"{missing[0]}=DIST is missing, as in prompt=fixed(128);output=uniform(16,256)")
+    prompt, output = found["prompt"], found["output"]
+    if prompt.fixed and output.fixed:  # lengths that the user fixed are never redrawn
+        return Workload(text, "distributions", ListedLengths.of([int(prompt.grid[0])], [int(output.grid[0])]))
+    return Workload(text, "distributions", IndependentLengths(prompt, output))
 
 
 def _from_file(text: str) -> Workload:
-    trace = read_workload_file(Path(text))
+    file = read_workload_file(Path(text))
     return Workload(
         text,
         "file",
-        trace.listed,
-        trace.gaps(),
-        suggests={"num_requests": len(trace.listed)},
-        notes={"source": text},
-        trace=trace,
+        file.lengths,
+        file.gaps(),
+        suggests={"num_requests": len(file.lengths)},
+        provenance={"source": text},
+        file=file,
     )

@@ -1,19 +1,20 @@
-"""Tenants: one plan whose requests belong to several users of the same server.
+"""Tenants: several users of one server, as they are written. tenant_plan.py makes a plan of them.
 
     a:weight=3,preset=azure-conv;b:weight=1,preset=azure-code,priority=1
 
-    weight=W          share of the requests, beside the other weights; 1 unless given
-    preset=SPEC       the tenant's own workload, else that of the run; `workload=SPEC` says the same. A SPEC with ; or ,
-                      in it goes in brackets: workload=(prompt=uniform(16,512);output=fixed(64))
-    priority=P        0 is the most urgent; unless given, what the workload's file says, else 0
-    sessions=N        N conversations at a time. A request is the next turn of one of them: what its workload draws as a
-                      prompt is what the turn adds to the turn before and its answer. A conversation that would pass
-                      the context is over, and another one begins in its place
-    prefix=N          its prompts begin with the same N tokens, a system prompt; shorter ones with as many as they have
-    burst=AFTER:N     N more requests of it at once, with the AFTER-th request of the others; weight=0 leaves only these
+    weight=W          share of the requests, relative to the other weights; default 1
+    preset=SPEC       the tenant's own workload; default: that of the run. `workload=SPEC` is the same. A SPEC that
+                      contains ; or , stands in brackets: workload=(prompt=uniform(16,512);output=fixed(64))
+    priority=P        0 is the most urgent; default: that of the workload's file, else 0
+    sessions=N        N concurrent sessions. A request is the next turn of one of them: the prompt that its workload
+                      draws is what the turn adds to the prompt and answer of the turn before. A session whose next turn
+                      would exceed the context ends, and a new one starts in its place
+    prefix=N          its prompts begin with the same N tokens, a system prompt; shorter prompts with as many of them as
+                      they have tokens
+    burst=AFTER:N     N more requests at once, with the AFTER-th request of the others; with weight=0 only these
 
-Who sends a request, and how long each tenant's requests are, come from streams of their own: another tenant, or another
-weight, changes how many requests a tenant has but not their lengths.
+The tenant of a request and the lengths of each tenant's requests are drawn from separate streams: a new tenant or
+another weight changes the number of a tenant's requests, not their lengths.
 """
 
 from __future__ import annotations
@@ -24,18 +25,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NoReturn
 
-from workloads.errors import WorkloadError
+from workloads.errors import CbbenchError
 from workloads.length_distributions import split_outside_brackets
 
 EXAMPLE = "a:weight=3,preset=azure-conv;b:weight=1,preset=azure-code,priority=1"
-_TENANT_STREAM = 3  # who sends a request; of the run's seed
-_DRAW_BITS = 32
 _MOST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """`requests` at once, with the `after`-th of the requests that are drawn by weight."""
+    """`requests` at once, with the `after`-th of the requests drawn by weight."""
 
     after: int
     requests: int
@@ -43,7 +42,7 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """None: the workload is that of the run, the priority what the workload says."""
+    """workload None: that of the run. priority None: that of the workload."""
 
     name: str
     weight: Fraction = Fraction(1)
@@ -55,16 +54,16 @@ class Tenant:
 
 
 def parse_tenants(text: str) -> tuple[Tenant, ...]:
-    """The tenants that `text` describes. Raises WorkloadError."""
+    """The tenants that `text` describes. Raises CbbenchError."""
     if text.count("(") != text.count(")"):
-        raise WorkloadError(f"--tenants: the brackets in '{text}' do not match")
+        raise CbbenchError("tenants", f"the brackets in '{text}' do not match")
     tenants = tuple(_parse_tenant(part) for part in split_outside_brackets(text, ";"))
     names = [tenant.name for tenant in tenants]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        refuse(twice, "is there twice; want one part for each tenant")
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        refuse_tenant(repeated, "duplicate; want one part for each tenant")
     if not any(tenant.weight for tenant in tenants):
-        raise WorkloadError("--tenants: every weight is 0; at least one must be above 0")
+        raise CbbenchError("tenants", "every weight is 0; at least one must be above 0")
     return tenants
 
 
@@ -72,24 +71,26 @@ def _parse_tenant(part: str) -> Tenant:
     name, _, settings = part.partition(":")
     name = name.strip()
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
-        raise WorkloadError(
-            f"--tenants: cannot read '{part.strip()}'; want NAME:key=value,..., as in {EXAMPLE}, "
-            "and brackets around laws, as in a:workload=(prompt=fixed(64);output=fixed(16))"
+        raise CbbenchError(
+            "tenants",
+            f"cannot read '{part.strip()}'; want NAME:key=value,..., as in {EXAMPLE}, and brackets around "
+            "distributions, as in a:workload=(prompt=fixed(64);output=fixed(16))",
         )
     fields: dict[str, Any] = {}
     for setting in split_outside_brackets(settings, ",") if settings.strip() else []:
         key, _, value = setting.partition("=")
         key, value = key.strip(), value.strip()
         if key not in _KEYS:
-            hint = "; laws go in brackets: workload=(prompt=LAW;output=LAW)" if key in ("prompt", "output") else ""
-            refuse(name, f"unknown key '{key}', want one of {', '.join(_KEYS)}{hint}")
+            in_brackets = "; distributions stand in brackets: workload=(prompt=DIST;output=DIST)"
+            hint = in_brackets if key in ("prompt", "output") else ""
+            refuse_tenant(name, f"unknown key '{key}', want one of {', '.join(_KEYS)}{hint}")
         field, read, wanted = _KEYS[key]
         if field in fields:
-            refuse(name, f"its {field} is there twice")
+            refuse_tenant(name, f"{field} is given twice")
         try:
             fields[field] = read(value)
         except (ValueError, OverflowError):
-            refuse(name, f"{key} must be {wanted}, got '{value}'")
+            refuse_tenant(name, f"{key} must be {wanted}, got '{value}'")
     return Tenant(name, **fields)
 
 
@@ -119,7 +120,7 @@ def _burst(text: str) -> Burst:
     return Burst(_whole(after, 1), _whole(requests, 1))
 
 
-_SPEC_WORDS = "a preset, a file or (prompt=LAW;output=LAW)"
+_SPEC_WORDS = "a preset, a file or (prompt=DIST;output=DIST)"
 _KEYS: dict[str, tuple[str, Callable[[str], object], str]] = {
     "weight": ("weight", _weight, "a number from 0 to 1e9"),
     "preset": ("workload", _spec, _SPEC_WORDS),
@@ -131,5 +132,5 @@ _KEYS: dict[str, tuple[str, Callable[[str], object], str]] = {
 }
 
 
-def refuse(name: str, problem: str) -> NoReturn:
-    raise WorkloadError(f"--tenants: tenant {name}: {problem}")
+def refuse_tenant(name: str, problem: str) -> NoReturn:
+    raise CbbenchError("tenants", f"tenant {name}: {problem}") from None

@@ -1,14 +1,14 @@
-"""Reading workload files: CSV or JSON lines, one request per row, gzip or not.
+"""Workload files: CSV or JSON lines, one request per row, gzip or not.
 
-    what            our column      Azure            Mooncake           Vidur, Etalon
+    value           our column      Azure            Mooncake           Vidur, Etalon
     prompt          prompt_tokens   ContextTokens    input_length       num_prefill_tokens
     output          output_tokens   GeneratedTokens  output_length      num_decode_tokens
     arrival         arrival_s (s)   TIMESTAMP        timestamp (ms)
     also            tenant (a name), priority (0 is the most urgent)
 
-JSON lines that have `prompt` or `messages` are prompts themselves, and their output may be called max_tokens too: see
-texts.py. Other columns are ignored. Arrivals must not go back in time; only the gaps between them count, so they may
-begin at any moment, before zero too.
+JSON lines with `prompt` or `messages` are prompts themselves (prompt_texts.py); their output length may be called
+max_tokens too. Other columns are ignored. Arrivals must not decrease; only the gaps between them count, so they may
+begin at any time, also before zero.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import numpy as np
 
 from workloads.arrivals import TraceGaps
 from workloads.columns import IntColumn
-from workloads.errors import WorkloadError
-from workloads.file_lines import Row, SharedColumns, column, count, is_json, refuse, rows_of
+from workloads.errors import CbbenchError
+from workloads.file_lines import Row, SharedColumns, column, count, is_json, refuse_line, rows_of
 from workloads.length_pairs import ListedLengths
-from workloads.prompt_texts import DEFAULT_OUTPUT_TOKENS, Content, CountedBy, PromptFile, content_of, guessed_tokens
+from workloads.prompt_texts import DEFAULT_OUTPUT_TOKENS, Content, CountedBy, PromptFile, content_of, estimated_tokens
 
 _PROMPT = ("prompt_tokens", "ContextTokens", "input_length", "num_prefill_tokens")
 _OUTPUT = ("output_tokens", "GeneratedTokens", "output_length", "num_decode_tokens")
@@ -34,21 +34,21 @@ _OUTPUT_OF_PROMPTS = ("output_tokens", "max_tokens", "max_completion_tokens", "o
 
 @dataclass(frozen=True, eq=False)
 class WorkloadFile:
-    """The rows of a file. arrivals_us: int64[rows], None where the file has no arrival column.
+    """The rows of a file. arrivals_us: int64[rows], None if the file has no arrival column.
 
-    script      what the rows say; None where they have lengths alone
-    counted_by  whose the prompts' lengths are: the file's, or guesses until a tokenizer or the server counts
-    defaulted   rows that ask for no number of output tokens, and get DEFAULT_OUTPUT_TOKENS
+    prompts     contents of the rows; None if the file has lengths only
+    counted_by  source of the prompt lengths: the file, or estimates until a tokenizer or the server counts
+    defaulted   rows that state no output length, and get DEFAULT_OUTPUT_TOKENS
     """
 
-    listed: ListedLengths
+    lengths: ListedLengths
     arrivals_us: IntColumn | None
-    script: PromptFile | None = None
+    prompts: PromptFile | None = None
     counted_by: CountedBy = "file"
     defaulted: int = 0
 
     def gaps(self) -> TraceGaps | None:
-        """The gaps of the trace; after the last row comes one mean gap, so that the trace can start over."""
+        """The gaps between the rows. One mean gap follows the last row, so that the trace can repeat."""
         if self.arrivals_us is None:
             return None
         span_us = int(self.arrivals_us[-1] - self.arrivals_us[0])
@@ -58,23 +58,23 @@ class WorkloadFile:
 
 
 def read_workload_file(path: Path) -> WorkloadFile:
-    """All rows of the file. Raises WorkloadError, with the line number where a row is bad."""
+    """All rows of the file. Raises CbbenchError, with the line number if a row is wrong."""
     rows = rows_of(path, (_PROMPT, _OUTPUT))
     first = next(rows, None)
     if first is None:
-        raise WorkloadError(f"{path}: no requests in it")
-    scripted = is_json(path) and not {"prompt", "messages"}.isdisjoint(first[1])
-    if is_json(path) and not scripted and set(_PROMPT).isdisjoint(first[1]):
-        refuse(path, first[0], f"no prompt, messages or prompt_tokens in it, but {_few_of(first[1])}")
-    return (_prompts if scripted else _lengths)(path, chain([first], rows))
+        raise CbbenchError("workload", f"{path}: no requests in it")
+    has_prompts = is_json(path) and not {"prompt", "messages"}.isdisjoint(first[1])
+    if is_json(path) and not has_prompts and set(_PROMPT).isdisjoint(first[1]):
+        refuse_line(path, first[0], f"no prompt, messages or prompt_tokens; it has {_few_of(first[1])}")
+    return (_read_prompts if has_prompts else _read_lengths)(path, chain([first], rows))
 
 
 def _few_of(row: dict[str, object]) -> str:
-    """What it has instead, for a message."""
+    """The names in a row, for a message."""
     return ", ".join(str(name)[:40] for name in list(row)[:6]) or "nothing"
 
 
-def _lengths(path: Path, rows: Iterator[Row]) -> WorkloadFile:
+def _read_lengths(path: Path, rows: Iterator[Row]) -> WorkloadFile:
     prompts: list[int] = []
     outputs: list[int] = []
     lines: list[int] = []
@@ -90,7 +90,7 @@ def _lengths(path: Path, rows: Iterator[Row]) -> WorkloadFile:
     return WorkloadFile(_listed(prompts, outputs, lines, shared), shared.arrivals_us)
 
 
-def _prompts(path: Path, rows: Iterator[Row]) -> WorkloadFile:
+def _read_prompts(path: Path, rows: Iterator[Row]) -> WorkloadFile:
     contents: list[Content] = []
     prompts: list[int] = []
     outputs: list[int] = []
@@ -107,10 +107,10 @@ def _prompts(path: Path, rows: Iterator[Row]) -> WorkloadFile:
         lines.append(line)
         shared.take(line, row)
     if not counted:
-        prompts = [guessed_tokens(one) for one in contents]
+        prompts = [estimated_tokens(one) for one in contents]
     listed = _listed(prompts, outputs, lines, shared)
-    script = PromptFile(str(path), tuple(contents), column(lines))
-    return WorkloadFile(listed, shared.arrivals_us, script, "file" if counted else "server", defaulted)
+    file = PromptFile(str(path), tuple(contents), column(lines))
+    return WorkloadFile(listed, shared.arrivals_us, file, "file" if counted else "server", defaulted)
 
 
 def _listed(prompts: list[int], outputs: list[int], lines: list[int], shared: SharedColumns) -> ListedLengths:

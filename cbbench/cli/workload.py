@@ -22,7 +22,7 @@ class Format(StrEnum):
     jsonl = "jsonl"
 
 
-Spec = Annotated[str, typer.Argument(help="A preset, 'prompt=LAW;output=LAW', or a file of lengths or prompts.")]
+Spec = Annotated[str, typer.Argument(help="A preset, 'prompt=DIST;output=DIST', or a file of lengths or prompts.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the draws.")]
 Context = Annotated[int | None, typer.Option(min=2, help="Draw again what needs more tokens, prompt + output.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
@@ -60,7 +60,7 @@ def describe(
     from workloads.spec import open_workload
 
     workload = open_workload(spec)
-    count = len(workload.pairs) if isinstance(workload.pairs, ListedLengths) else pairs
+    count = len(workload.lengths) if isinstance(workload.lengths, ListedLengths) else pairs
     plan = workload.plan(num_requests=count, seed=seed, arrival="constant", max_model_len=max_model_len)
     described = description(workload, plan, max_model_len)
     if as_json:
@@ -82,12 +82,12 @@ def sample(
     """The first requests of a plan."""
     import json
 
-    from workloads.errors import WorkloadError
+    from workloads.errors import CbbenchError
     from workloads.spec import build_plan
 
     plan = build_plan(spec, num_requests=count, seed=seed, arrival="constant", max_model_len=max_model_len)
     if plan.texts is not None and form is Format.csv:
-        raise WorkloadError(f"--format csv: a CSV has lengths, and {spec} has prompts; jsonl holds them")
+        raise CbbenchError("format", f"csv holds lengths, and {spec} has prompts; use jsonl")
     rows = _rows(plan, shorten=form is Format.table)
     if form is Format.table:
         from cbbench.experiment.workload_view import number_table

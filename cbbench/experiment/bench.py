@@ -62,7 +62,7 @@ class Bench:
             arrival=arrival,
             max_model_len=context,
             misfit=config.misfit,
-            encode=self.kind.encode() if workload.script is not None else None,
+            tokens=workload.tokenised(self.kind.encode()) if workload.prompts is not None else None,
         )
 
     def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
@@ -74,12 +74,7 @@ class Bench:
 
 def notes_of(config: RunConfig, plan: RequestPlan) -> tuple[str, ...]:
     """What a reader of the result must know of the plan: rows used again, arrival times not used, and so on."""
-    told = []
-    for key, text in plan.notes.items():
-        tenant, _, what = key.rpartition(": ")
-        # Tenants share one arrival law, never a trace's.
-        if what in ("repeated", "outputs") or (what == "arrivals" and not tenant):
-            told.append(f"{tenant}: {text}" if tenant else text)
+    told = [str(note) for note in plan.notes]
     if (rate := rate_per_s(config, plan)) is not None:
         if isinstance(rate, RateSchedule):
             told += _stages_not_reached(rate, plan, config.duration)
@@ -87,7 +82,7 @@ def notes_of(config: RunConfig, plan: RequestPlan) -> tuple[str, ...]:
             told += _over_before(config.duration, rate, plan, config.arrival or "poisson")
     if plan.texts is not None and config.url is not None and config.launch is None:
         told.append(
-            f"{plan.texts.script.path} has the same text in every run: what the server's prefix cache kept of one, it "
+            f"{plan.texts.file.path} has the same text in every run: what the server's prefix cache kept of one, it "
             "need not compute in the next"
         )
     return tuple(told)
@@ -120,7 +115,7 @@ def _over_before(duration_s: float, rate: float | RateSchedule, plan: RequestPla
 def rate_per_s(config: RunConfig, plan: RequestPlan) -> float | RateSchedule | None:
     """The rate asked for, or a trace's own; None where requests follow no schedule."""
     if config.rate is None and config.arrival == "trace":
-        return float(plan.notes["trace_rate_per_s"])
+        return plan.trace_rate_per_s
     return None if config.rate is None else read_rate(config.rate)
 
 
@@ -151,7 +146,7 @@ def _prompts(plan: RequestPlan) -> PromptsInfo | None:
     texts = plan.texts
     if texts is None:
         return None
-    return PromptsInfo(texts.script.path, texts.sha256, texts.num_prompts, texts.counted_by)
+    return PromptsInfo(texts.file.path, texts.sha256, texts.num_prompts, texts.counted_by)
 
 
 def criteria_of(config: RunConfig) -> Criteria:

@@ -21,14 +21,13 @@ from cbbench.experiment.bench import Bench, criteria_of
 from cbbench.experiment.benches import Benches, OneBench, plan_settings, work_of_run
 from cbbench.experiment.run import measure
 from cbbench.experiment.sweep_runs import Setting, Sweep, Target
-from engines.base import EngineError
 from reports.curves import SWEEP, point_of, read_sweep, short_label, write_sweep
 from reports.folder import RUN, discard, rebuild
 from reports.limits import annotated
 from reports.recommend import OTHER_WORK, recommend
 from reports.schema import RunFile
 from reports.sweep_schema import Point, SweepFile
-from workloads.errors import WorkloadError
+from workloads.errors import CbbenchError
 from workloads.length_pairs import max_over_mean
 from workloads.rates import RateSchedule, read_rate
 
@@ -109,7 +108,7 @@ class Campaign:
                 if result.interrupted:
                     return None
                 point = self._point(target, result, gain(bench, served, result))
-        except (EngineError, UsageError, WorkloadError) as error:  # this setting cannot run; others may
+        except CbbenchError as error:  # this setting cannot run; others may
             return self._failed(target, str(error), getattr(error, "exit_code", 2), title)
         self._time_left.end(config)
         return point

@@ -20,7 +20,7 @@ from cbbench.experiment.benches import server_for
 from cbbench.experiment.environment import environment
 from cbbench.experiment.interrupt import Interrupt
 from cbbench.experiment.live_view import LiveView
-from engines.base import EngineError, PartialRun, RequestRow, RunRecord, Signal
+from engines.base import PartialRun, RequestRow, RunRecord, Signal
 from engines.scheduling.ledger import StepArray
 from engines.telemetry import Gpu, Telemetry, first_visible, open_gpus
 from reports.files import json_bytes
@@ -32,7 +32,7 @@ from reports.render.run import run_view
 from reports.render.timeline import timeline
 from reports.schema import EngineInfo, RunFile
 from reports.sla import exit_code
-from workloads.errors import WorkloadError
+from workloads.errors import CbbenchError
 from workloads.pacing import Pacing
 
 TIMELINE_SEATS = 4  # up to this many, the timeline is shown unasked
@@ -122,7 +122,7 @@ def measure(bench: Bench, config: RunConfig, folder: Path, title: str) -> RunFil
         except PartialRun as partial:  # the server died, say: what there is stays, and the error is told
             writer.finish(observer.completed(partial.record), engine.client)
             raise
-        except (EngineError, UsageError, WorkloadError):
+        except CbbenchError:
             writer.withdraw()
             raise
         result = writer.finish(observer.completed(record), engine.client)

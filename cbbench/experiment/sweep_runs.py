@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from cbbench.config import RunConfig, UsageError
+from cbbench.config import RunConfig
 from cbbench.experiment.sweep_params import field_of, fill_of, is_servers_own
 from cbbench.validation import build_config
-from engines.base import EngineError
 from reports.curves import label_of, short_label
 from reports.sweep_schema import Value
+from workloads.errors import CbbenchError
 
 Setting = tuple[Value, ...]  # one value per parameter
 OF_CONTINUOUS = ("chunked_prefill", "prefill", "max_prompt_chunk", "admission")
@@ -55,7 +55,7 @@ class Sweep:
         fill = fill_of(self.params, setting)
         try:
             config = build_config(self._settings(setting))
-        except (UsageError, EngineError) as error:
+        except CbbenchError as error:
             return Target(setting, repeat, label, folder, fill, None, error=str(error))
         return Target(setting, repeat, label, folder, fill, _varied(config, setting, repeat), config.config_hash())
 

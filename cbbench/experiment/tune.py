@@ -25,6 +25,7 @@ from reports.tuning.moves import Bounds
 from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide, long_prompt_tokens
 from reports.tuning.trials import Setting, Trial, outcome_of
 from reports.tuning.tune_file import TUNE, Purpose, Stage, TuneFile, outcome, write_tune
+from workloads.errors import CbbenchError
 
 TOKENS_GROWTH = 8  # the budget of a step may grow to so many times where it began
 PROOF_RUNS = 8
@@ -218,7 +219,7 @@ class Search:
         print(f"{self._purpose} {number}: {setting.label()}", file=sys.stderr)
         try:
             result = measure(self._bench, config, self._folder / name, f"tune {number}")
-        except (EngineError, UsageError) as error:
+        except CbbenchError as error:
             return Trial(setting, Point(values=(), folder=name, error=str(error)))
         if result.interrupted:
             self.interrupted = True

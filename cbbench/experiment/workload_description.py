@@ -19,7 +19,7 @@ def presets() -> list[dict[str, Any]]:
         own = own_numbers(workload)
         means = {side: own[side]["mean"] for side in ("prompt_tokens", "output_tokens")}
         rows.append({"name": name, "mean": means, "suggests": workload.suggests, "arrivals": workload.gaps is not None})
-        rows[-1] |= {"description": "", "licence": ""} | workload.notes
+        rows[-1] |= {"description": "", "licence": ""} | workload.provenance
     return rows
 
 
@@ -34,7 +34,7 @@ def description(workload: Workload, plan: RequestPlan, max_model_len: int | None
     return {
         "spec": workload.spec,
         "kind": workload.kind,
-        "notes": workload.notes,
+        "notes": workload.provenance,
         "suggests": workload.suggests,
         "arrivals": arrivals_of(workload),
         "own": own_numbers(workload),
@@ -43,17 +43,17 @@ def description(workload: Workload, plan: RequestPlan, max_model_len: int | None
 
 
 def own_numbers(workload: Workload) -> dict[str, Any]:
-    """The workload's own numbers: those of the trace behind a preset, of the two laws, or of all rows."""
-    pairs, preset = workload.pairs, workload.preset
+    """The workload's own numbers: those of the trace behind a preset, of the two distributions, or of all rows."""
+    lengths, preset = workload.lengths, workload.preset
     if preset is not None and preset.own is not None:
         own = preset.own
         numbers: dict[str, Any] = {"prompt_tokens": own.prompt_tokens, "output_tokens": own.output_tokens}
         return numbers | {"correlation": own.correlation, "max_over_mean": own.max_over_mean}
-    if isinstance(pairs, ListedLengths):
-        return numbers_of(pairs.prompt_tokens, pairs.output_tokens)
-    assert isinstance(pairs, IndependentLengths)
+    if isinstance(lengths, ListedLengths):
+        return numbers_of(lengths.prompt_tokens, lengths.output_tokens)
+    assert isinstance(lengths, IndependentLengths)
     independent = {"pearson": 0.0, "spearman": 0.0}
-    return numbers_of(pairs.prompt.grid, pairs.output.grid) | {"correlation": independent}
+    return numbers_of(lengths.prompt.grid, lengths.output.grid) | {"correlation": independent}
 
 
 def numbers_of(prompt_tokens: IntColumn, output_tokens: IntColumn) -> dict[str, Any]:

@@ -30,14 +30,14 @@ def description_view(workload: Workload, plan: RequestPlan, described: dict[str,
 
 def _provenance(workload: Workload, arrivals: dict[str, float] | None) -> list[str]:
     lines = [f"{workload.spec} ({workload.kind})"]
-    lines += [f"  {key}: {text}" for key, text in workload.notes.items()]
+    lines += [f"  {key}: {text}" for key, text in workload.provenance.items()]
     if workload.preset is not None and workload.preset.origin is not None:
         lines += [f"  made by: {step}" for step in workload.preset.origin.transformations]
     if workload.suggests:
         lines.append("  suggests: " + ", ".join(f"{key} = {value}" for key, value in workload.suggests.items()))
-    if workload.trace is not None and workload.trace.counted_by == "server":
+    if workload.file is not None and workload.file.counted_by == "server":
         lines.append(
-            f"  prompts: {len(workload.trace.listed):,}, sent as text. Their lengths here are guesses, a token for 4 "
+            f"  prompts: {len(workload.file.lengths):,}, sent as text. Their lengths here are estimates, a token for 4 "
             "bytes; a run takes those of the model's tokenizer or of the server"
         )
     if arrivals is not None:

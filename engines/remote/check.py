@@ -72,12 +72,12 @@ def check(
 def _refuse_texts(config: RemoteConfig, texts: PromptTexts) -> None:
     """Raises EngineError where the API has no place for what the file says."""
     if config.prompt_form == "ids":
-        raise EngineError(f"--prompt-form ids: {texts.script.path} has text, of which the server makes its own tokens")
+        raise EngineError(f"--prompt-form ids: {texts.file.path} has text, of which the server makes its own tokens")
     if config.api == "chat":
         return
-    for row, content in enumerate(texts.script.contents):
+    for row, content in enumerate(texts.file.contents):
         if not isinstance(content, str):
-            where = f"{texts.script.path}, line {texts.script.lines[row]}: messages"
+            where = f"{texts.file.path}, line {texts.file.lines[row]}: messages"
             raise EngineError(f"{where}: --api {config.api} takes no chats; use --api chat")
 
 

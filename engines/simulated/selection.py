@@ -40,7 +40,7 @@ def refuse_unread(plan: RequestPlan, *, prefix_caching: bool) -> None:
     texts = plan.texts
     if texts is None or texts.ids is not None:
         return
-    path, nobody = texts.script.path, "the model has no tokenizer here, so nobody knows"
+    path, nobody = texts.file.path, "the model has no tokenizer here, so nobody knows"
     if not plan.prompts_counted:
         raise EngineError(f"--workload {path}: {nobody} how long its prompts are; give each line its prompt_tokens")
     if prefix_caching:

@@ -62,7 +62,7 @@ def test_a_trace_used_in_part_or_again_is_noted(cbbench: Call) -> None:
     outcome = cbbench(*("run", *TINY, "--workload", "trace.csv", "--num-requests", 5, "--json", "-o", "out"))
     notes = json.loads(outcome.out)["notes"]
     assert notes == [
-        "trace.csv has arrival times, which are not used: --arrival trace keeps them",
+        "trace.csv has arrival times, which are not used; `arrival trace` would use them",
         "trace.csv has 3 rows, repeated from the top to make 5 requests",
     ]
     assert [line for line in outcome.err.splitlines() if line.startswith("note")] == [f"note: {note}" for note in notes]

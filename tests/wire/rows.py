@@ -33,7 +33,7 @@ ROWS = """
 29        the chat template's tokens                      wire/test_counts       test_a_chat_template_is_taken_off_the_text
 30        ignore_eos is sent                              wire/test_counts       test_the_length_of_the_answer_is_asked_for
 30        ignore_eos is refused                           wire/test_counts       test_a_strict_server_is_explained
-31        lengths below one token                         workloads/test_lengths test_what_rounds_below_one_token_becomes_one
+31        lengths below one token                         workloads/test_length_distributions test_what_rounds_below_one_token_becomes_one
 32        workers with the same prompts                   wire/test_processes    test_workers_share_the_plan
 33        hidden reasoning                                wire/test_counts       test_hidden_reasoning_is_in_the_count
 34        a character cut in two                          wire/test_cuts         test_an_answer_cut_in_two_at_every_byte

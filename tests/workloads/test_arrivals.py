@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workloads.arrivals import TraceGaps, unit_arrivals
-from workloads.errors import WorkloadError
+from workloads.errors import CbbenchError
 from workloads.plan import UGAP
 
 
@@ -68,7 +68,7 @@ def test_a_random_start_depends_on_the_seed_alone() -> None:
 @pytest.mark.parametrize(
     ("arrival", "says"),
     [
-        ("weibull", "unknown arrival law 'weibull'; there are constant, poisson, gamma:CV and trace"),
+        ("weibull", "unknown process 'weibull'; want constant, poisson, gamma:CV or trace"),
         ("gamma", "gamma:CV needs a number"),
         ("gamma:x", "gamma:CV needs a number"),
         ("gamma:0", "between 0.01 and 10"),
@@ -77,11 +77,11 @@ def test_a_random_start_depends_on_the_seed_alone() -> None:
     ],
 )
 def test_bad_arrivals(arrival: str, says: str) -> None:
-    with pytest.raises(WorkloadError) as caught:
+    with pytest.raises(CbbenchError) as caught:
         unit_arrivals(arrival, 4, 0)
     assert says in str(caught.value)
 
 
 def test_a_trace_whose_requests_all_come_at_once_has_no_mean_gap() -> None:
-    with pytest.raises(WorkloadError, match="all arrive at the same time"):
+    with pytest.raises(CbbenchError, match="all arrive at the same time"):
         unit_arrivals("trace", 3, 0, TraceGaps(np.array([0, 0, 5]), 1.0, random_start=False))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workloads.errors import WorkloadError
+from workloads.errors import CbbenchError
 from workloads.length_distributions import parse_distribution
 from workloads.length_pairs import max_over_mean
 from workloads.sampling import CELLS
@@ -103,10 +103,13 @@ def test_longest_of_a_batch(text: str, b8: float, b32: float) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "cannot read the law ''"),
-        ("64", "cannot read the law '64'"),
-        ("fixed(64", "cannot read the law"),
-        ("poisson(3)", "unknown law 'poisson'; there are exponential, fixed, gamma, lognormal, uniform"),
+        ("", "cannot read the length distribution ''"),
+        ("64", "cannot read the length distribution '64'"),
+        ("fixed(64", "cannot read the length distribution"),
+        (
+            "poisson(3)",
+            "unknown length distribution 'poisson'; there are exponential, fixed, gamma, lognormal, uniform",
+        ),
         ("fixed()", "fixed(...) needs the number of tokens"),
         ("fixed(0)", "from 1 to"),
         ("fixed(2.5)", "whole number of tokens"),
@@ -127,11 +130,11 @@ def test_longest_of_a_batch(text: str, b8: float, b32: float) -> None:
         ("0*fixed(3)+1*fixed(4)", "must be above 0"),
         ("x*fixed(3)+1*fixed(4)", "the weight in 'x*fixed(3)' must be a number"),
         ("0.000001*fixed(3)+1*fixed(4)", "too small"),
-        ("fixed(3)+", "cannot read the law ''"),
+        ("fixed(3)+", "cannot read the length distribution ''"),
     ],
 )
-def test_bad_laws_are_one_clear_line(text: str, says: str) -> None:
-    with pytest.raises(WorkloadError) as caught:
+def test_bad_distributions_are_one_clear_line(text: str, says: str) -> None:
+    with pytest.raises(CbbenchError) as caught:
         parse_distribution(text)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)

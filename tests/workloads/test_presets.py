@@ -43,7 +43,7 @@ def test_the_file_names_source_licence_and_steps(name: str) -> None:
 @pytest.mark.parametrize("name", EMPIRICAL)
 def test_the_grid_is_within_0_002_of_its_source(name: str) -> None:
     preset, own = PRESETS[name], PRESETS[name].own
-    grid = preset.pairs
+    grid = preset.lengths
     assert isinstance(grid, JointGrid)
     assert own is not None
     assert ks_distance(grid.prompts.reshape(-1), own.at, own.prompt_quantiles) < 0.002

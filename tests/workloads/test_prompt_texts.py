@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workloads.errors import WorkloadError
+from workloads.errors import CbbenchError
 from workloads.plan import RequestPlan
-from workloads.prompt_texts import BYTES_PER_TOKEN, DEFAULT_OUTPUT_TOKENS, Content, PromptTexts, guessed_tokens
+from workloads.prompt_texts import BYTES_PER_TOKEN, DEFAULT_OUTPUT_TOKENS, Content, PromptTexts, estimated_tokens
 from workloads.prompts import Prompts
 from workloads.spec import build_plan, open_workload, suggestions
 from workloads.tenant_plan import build_tenant_plan
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+
+
+def notes_of(plan: RequestPlan) -> dict[str, str]:
+    return {note.kind: note.text for note in plan.notes}
 
 
 def file_of(tmp_path: Path, *rows: Any, name: str = "p.jsonl") -> str:
@@ -58,7 +62,10 @@ def test_what_a_line_may_say(tmp_path: Path) -> None:
     texts = texts_of(plan)
     assert [texts.content(i) for i in range(5)] == ["abcd", tuple(CHAT), "x" * 9, "é", "none"]
     assert [texts.line(i) for i in range(5)] == [1, 3, 4, 5, 6]
-    assert plan.notes["outputs"] == f"{spec}: 1 of 5 prompts say no output_tokens, and ask for {DEFAULT_OUTPUT_TOKENS}"
+    assert (
+        notes_of(plan)["outputs"]
+        == f"{spec}: 1 of 5 prompts have no output_tokens; their output length is {DEFAULT_OUTPUT_TOKENS}"
+    )
     assert suggestions(spec) == {"num_requests": 5}
 
 
@@ -91,22 +98,22 @@ def test_gzip_too(tmp_path: Path) -> None:
         ({"prompt": "a", "priority": -1}, "priority is -1"),
         ({"prompt": "a", "prompt_tokens": 0}, "prompt_tokens is 0"),
         ("{", "not JSON"),
-        ("[" * 100_000, "not JSON"),
+        ("[" * 100_000, "nested too deeply"),
         ("[1]", "want an object"),
     ],
 )
 def test_refused_with_file_line_and_field(tmp_path: Path, row: Any, words: str) -> None:
     spec = file_of(tmp_path, {"prompt": "good", "prompt_tokens": 1}, "", row)
-    with pytest.raises(WorkloadError) as caught:
+    with pytest.raises(CbbenchError) as caught:
         open_workload(spec)
-    assert str(caught.value).startswith(f"{spec}, line 3: ")
+    assert caught.value.message.startswith(f"{spec}, line 3: ")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_time_that_goes_back_is_named_by_its_line(tmp_path: Path) -> None:
     spec = file_of(tmp_path, {"prompt": "a", "timestamp": 5}, {"prompt": "b", "timestamp": 4})
-    with pytest.raises(WorkloadError, match="line 2: timestamp goes back in time"):
+    with pytest.raises(CbbenchError, match="line 2: timestamp decreases"):
         open_workload(spec)
 
 
@@ -137,11 +144,11 @@ def test_the_file_counts_where_no_tokenizer_does_and_else_it_is_a_guess(tmp_path
 
 
 def test_guesses_are_of_what_is_said() -> None:
-    assert guessed_tokens("a") == 1
-    assert guessed_tokens("é" * BYTES_PER_TOKEN) == 2, "of bytes, not of letters"
-    assert guessed_tokens(tuple(CHAT)) == -(-len("Be brief.Why?") // BYTES_PER_TOKEN)
+    assert estimated_tokens("a") == 1
+    assert estimated_tokens("é" * BYTES_PER_TOKEN) == 2, "of bytes, not of letters"
+    assert estimated_tokens(tuple(CHAT)) == -(-len("Be brief.Why?") // BYTES_PER_TOKEN)
     parts = [{"type": "text", "text": "x" * 40}, {"type": "image_url", "image_url": {"url": "u" * 400}}]
-    assert guessed_tokens(({"role": "user", "content": parts},)) == 10
+    assert estimated_tokens(({"role": "user", "content": parts},)) == 10
 
 
 def test_what_the_tokenizer_refuses_is_named_by_its_line(tmp_path: Path) -> None:
@@ -151,16 +158,16 @@ def test_what_the_tokenizer_refuses_is_named_by_its_line(tmp_path: Path) -> None
         return [1] if content != "nothing" else []
 
     chat = file_of(tmp_path, {"prompt": "a"}, {"messages": CHAT})
-    with pytest.raises(WorkloadError, match="line 2: messages: the model has no chat template"):
+    with pytest.raises(CbbenchError, match="line 2: messages: the model has no chat template"):
         plan_of(chat, 2, encode=without_chats)
     assert len(plan_of(chat, 1, encode=without_chats)) == 1, "nobody asks for the second"
-    with pytest.raises(WorkloadError, match="line 1: prompt: the tokenizer makes no token of it"):
+    with pytest.raises(CbbenchError, match="line 1: prompt: the tokenizer makes no token of it"):
         plan_of(file_of(tmp_path, {"prompt": "nothing"}), 1, encode=without_chats)
 
 
 def test_one_that_passes_the_context_is_named_by_its_line(tmp_path: Path) -> None:
     spec = file_of(tmp_path, {"prompt": "ab", "max_tokens": 3}, "", {"prompt": "abcdef", "max_tokens": 4})
-    with pytest.raises(WorkloadError, match=r"request 1 \(line 3\) with prompt 6 \+ output 4"):
+    with pytest.raises(CbbenchError, match=r"request 1 \(line 3\) with prompt 6 \+ output 4"):
         plan_of(spec, 2, encode=letters, max_model_len=9)
     assert len(plan_of(spec, 2, encode=letters, max_model_len=9, misfit="reject")) == 2
     assert len(plan_of(spec, 2, max_model_len=5)) == 2, "a guess refuses nothing"
@@ -169,27 +176,28 @@ def test_one_that_passes_the_context_is_named_by_its_line(tmp_path: Path) -> Non
 def test_more_requests_than_lines_repeat_in_the_order_of_the_seed(tmp_path: Path) -> None:
     spec = file_of(tmp_path, *({"prompt": f"p{i}"} for i in range(20)))
     plan = plan_of(spec, 50)
-    which = texts_of(plan).which
-    assert which[:20].tolist() == list(range(20)), "the first time through as in the file"
-    assert sorted(which[20:40].tolist()) == list(range(20))
-    assert which[20:40].tolist() != list(range(20))
-    assert which[40:].tolist() != which[20:30].tolist()
+    rows = texts_of(plan).rows
+    assert rows[:20].tolist() == list(range(20)), "the first time through as in the file"
+    assert sorted(rows[20:40].tolist()) == list(range(20))
+    assert rows[20:40].tolist() != list(range(20))
+    assert rows[40:].tolist() != rows[20:30].tolist()
     assert (
-        plan.notes["repeated"] == f"{spec} has 20 prompts, repeated in an order drawn from the seed to make 50 requests"
+        notes_of(plan)["repeated"]
+        == f"{spec} has 20 prompts, repeated in an order drawn from the seed to make 50 requests"
     )
-    assert np.array_equal(texts_of(plan_of(spec, 50)).which, which)
-    assert np.array_equal(texts_of(plan_of(spec, 30)).which, which[:30]), "fewer requests are the beginning of more"
-    assert not np.array_equal(texts_of(plan_of(spec, 50, seed=1)).which, which)
-    assert "repeated" not in plan_of(spec, 20).notes
+    assert np.array_equal(texts_of(plan_of(spec, 50)).rows, rows)
+    assert np.array_equal(texts_of(plan_of(spec, 30)).rows, rows[:30]), "fewer requests are the beginning of more"
+    assert not np.array_equal(texts_of(plan_of(spec, 50, seed=1)).rows, rows)
+    assert "repeated" not in notes_of(plan_of(spec, 20))
 
 
 def test_a_trace_keeps_each_line_with_its_gap(tmp_path: Path) -> None:
     spec = file_of(tmp_path, *({"prompt": f"p{i}", "arrival_s": i * i} for i in range(4)))
     plan = plan_of(spec, 8, arrival="trace")
-    assert texts_of(plan).which.tolist() == [0, 1, 2, 3] * 2
-    assert "repeated from the top" in plan.notes["repeated"]
-    assert "arrivals" not in plan.notes
-    assert "--arrival trace keeps them" in plan_of(spec, 4).notes["arrivals"]
+    assert texts_of(plan).rows.tolist() == [0, 1, 2, 3] * 2
+    assert "repeated from the top" in notes_of(plan)["repeated"]
+    assert "arrivals" not in notes_of(plan)
+    assert "`arrival trace` would use them" in notes_of(plan_of(spec, 4))["arrivals"]
 
 
 def test_the_plans_hash_is_of_its_columns_and_the_texts_have_their_own(tmp_path: Path) -> None:
@@ -218,7 +226,7 @@ def test_the_texts_hash_follows_order_and_not_spelling(tmp_path: Path) -> None:
 
 def test_tenants_of_a_mix_take_no_prompts(tmp_path: Path) -> None:
     spec = file_of(tmp_path, {"prompt": "a"})
-    with pytest.raises(WorkloadError, match=r"tenant a: .* has prompts, and --tenants mixes lengths"):
+    with pytest.raises(CbbenchError, match=r"tenant a: .* has prompts, and tenants have lengths only"):
         build_tenant_plan(
             f"a:workload={spec};b", workload="bus-stop", num_requests=4, seed=0, arrival="poisson", max_model_len=None
         )

@@ -70,15 +70,15 @@ def test_the_text(text: str, stages: list[tuple[float, ...]], end_s: float | Non
         ("2...5 for 60s", "cannot read"),
         ("1e3 for 60s", "cannot read"),
         ("0:2,60:8", "cannot read '0:2'"),
-        ("2, 8 for 60s", "'2' is not the last stage, so say how long it lasts"),
+        ("2, 8 for 60s", "'2' is not the last stage, so it needs a length"),
         ("2..8", "'2..8' must say how long it takes"),
         ("2 for 0s", "must last above 0"),
         ("2 for 9999h", "at most 10,000,000 s"),
         ("2..2000000 for 60s", "more than 1,000,000 requests per second"),
         ("1 for 9000000s, 1 for 9000000s, 2", "must last at most 10,000,000 s together"),
         ("2 for 60s, 0.0000001", "is less than 0.000001 requests per second"),
-        ("2 for 60s, 0", "the last rate goes on, so it must be above 0"),
-        ("2..0 for 60s", "the last rate goes on, so it must be above 0"),
+        ("2 for 60s, 0", "the last rate continues, so it must be above 0"),
+        ("2..0 for 60s", "the last rate continues, so it must be above 0"),
     ],
 )
 def test_what_cannot_be_read(text: str, words: str) -> None:

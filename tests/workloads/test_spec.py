@@ -9,12 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workloads.errors import CbbenchError
 from workloads.plan import RequestPlan
-from workloads.spec import Misfit, WorkloadError, build_plan, suggestions
+from workloads.spec import Misfit, build_plan, suggestions
 
 LAWS = (
     "prompt=lognormal(median=128,sigma=0.8,max=2048);output=0.7*gamma(mean=200,cv=0.9)+0.3*exponential(mean=40,min=4)"
 )
+
+
+def notes_of(plan: RequestPlan) -> dict[str, str]:
+    return {note.kind: note.text for note in plan.notes}
 
 
 def plan_of(
@@ -98,7 +103,7 @@ def test_the_whole_pair_is_drawn_again() -> None:
 
 
 def test_a_context_that_hardly_anything_fits_is_an_error_and_no_endless_loop() -> None:
-    with pytest.raises(WorkloadError, match=r"azure-conv: only 0\.00% of its requests fit a context of 12 tokens"):
+    with pytest.raises(CbbenchError, match=r"azure-conv: only 0\.00% of its requests fit a context of 12 tokens"):
         plan_of("azure-conv", context=12)
 
 
@@ -108,7 +113,9 @@ def test_a_tight_context_still_gives_a_large_plan() -> None:
 
 
 def test_fixed_lengths_are_never_altered() -> None:
-    with pytest.raises(WorkloadError, match="64 of 64 requests pass the context of 100 tokens; the first is request 0"):
+    with pytest.raises(
+        CbbenchError, match="64 of 64 requests exceed the context of 100 tokens; the first is request 0"
+    ):
         plan_of("prompt=fixed(90);output=fixed(11)", context=100)
     assert plan_of("prompt=fixed(90);output=fixed(10)", context=100).prompt_tokens.tolist() == [90] * 64
     kept = plan_of("prompt=fixed(90);output=fixed(11)", context=100, misfit="reject")
@@ -127,8 +134,8 @@ def test_a_file_is_taken_row_by_row(trace: str) -> None:
     assert plan.prompt_tokens.tolist() == [10, 20, 300]
     assert plan.arrivals_ugap.tolist() == [0, 500_000, 2_000_000]
     assert [plan.tenants[index] for index in plan.tenant] == ["a", "b", "a"]
-    assert plan.notes["trace_rate_per_s"] == "0.5"
-    assert "repeated" not in plan.notes
+    assert plan.trace_rate_per_s == 0.5
+    assert "repeated" not in notes_of(plan)
     assert plan_of(trace, n=2, seed=9).output_tokens.tolist() == [1, 2]
     assert suggestions(trace) == {"num_requests": 3}
 
@@ -138,13 +145,13 @@ def test_a_file_starts_over_when_more_is_asked_and_says_so(trace: str) -> None:
     assert plan.prompt_tokens.tolist() == [10, 20, 300, 10, 20]
     # gaps 1, 3, then the mean 2 before it starts over, then 1; scaled to a mean of one
     assert plan.arrivals_ugap.tolist() == [round(at * 4e6 / 7) for at in (0, 1, 4, 6, 7)]
-    assert plan.notes["repeated"] == f"{trace} has 3 rows, repeated from the top to make 5 requests"
+    assert notes_of(plan)["repeated"] == f"{trace} has 3 rows, repeated from the top to make 5 requests"
 
 
 def test_a_file_is_never_altered(trace: str) -> None:
-    with pytest.raises(WorkloadError) as caught:
+    with pytest.raises(CbbenchError) as caught:
         plan_of(trace, n=3, context=329)
-    assert "1 of 3 requests pass the context of 329 tokens" in str(caught.value)
+    assert "1 of 3 requests exceed the context of 329 tokens" in str(caught.value)
     assert "request 2 (line 4) with prompt 300 + output 30" in str(caught.value)
     assert plan_of(trace, n=3, context=329, misfit="reject").prompt_tokens.tolist() == [10, 20, 300]
     assert plan_of(trace, n=3, context=330).prompt_tokens.tolist() == [10, 20, 300]
@@ -164,17 +171,17 @@ def test_suggestions() -> None:
         ("Sharegpt", "did you mean sharegpt?"),
         ("zzz", "unknown workload 'zzz'; want a preset"),
         ("", "unknown workload ''"),
-        ("prompt=fixed(3)", "needs output=LAW as well"),
-        ("output=fixed(3)", "needs prompt=LAW as well"),
-        ("prompt=fixed(3);prompt=fixed(3)", "has prompt= twice"),
+        ("prompt=fixed(3)", "output=DIST is missing"),
+        ("output=fixed(3)", "prompt=DIST is missing"),
+        ("prompt=fixed(3);prompt=fixed(3)", "duplicate prompt="),
         ("prompt=fixed(3);answer=fixed(3)", "cannot read 'answer=fixed(3)'"),
         ("prompt=fixed(3);output=fixed(3);", "cannot read ''"),
-        ("prompt=fixed(3);output=4", "cannot read the law '4'"),
+        ("prompt=fixed(3);output=4", "cannot read the length distribution '4'"),
         ("nowhere.csv", "nowhere.csv: no such file"),
     ],
 )
 def test_bad_specs_are_one_clear_line(spec: str, says: str) -> None:
-    with pytest.raises(WorkloadError) as caught:
+    with pytest.raises(CbbenchError) as caught:
         plan_of(spec)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -182,7 +189,7 @@ def test_bad_specs_are_one_clear_line(spec: str, says: str) -> None:
 
 @pytest.mark.parametrize(("n", "seed", "context"), [(0, 0, 100), (1, -1, 100), (1, 0, 1)])
 def test_bad_numbers(n: int, seed: int, context: int) -> None:
-    with pytest.raises(WorkloadError, match="must be"):
+    with pytest.raises(CbbenchError, match="must be"):
         plan_of("azure-conv", n=n, seed=seed, context=context)
 
 
