@@ -22,7 +22,7 @@ import torch
 from engines.base import SilentObserver
 from engines.garbage import light_garbage_collection
 from engines.loop import Clock, Runtime, WallClock, drive
-from engines.recorder import Recorder
+from engines.recorder import StepRecorder
 from engines.reference import executor as executing
 from engines.reference.device import Work
 from engines.reference.executor import TorchExecutor
@@ -170,7 +170,7 @@ def measure(model: LoadedModel, rows: int, context: int, steps: int, sampling: S
             max_blocks=-(-limit // BLOCK_SIZE),
         )
         scheduler = config.build()
-        recorder = Recorder(SilentObserver(), rows, config.kv_blocks, thinned=False)
+        recorder = StepRecorder(SilentObserver(), rows, config.kv_blocks, thinned=False)
         watch.put_on(scheduler, "schedule", SCHEDULE)
         watch.put_on(executor._graphs, "pack", COLUMNS)
         watch.put_on(executor._graphs, "launch", STAGING)

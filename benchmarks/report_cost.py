@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import EventUnit, RequestRow, Stint
-from engines.scheduling.ledger import LEDGER, Blocked
+from engines.base import EventUnit
+from engines.ledger import LEDGER, Blocked
+from engines.request_table import RequestRow, Stint
 from reports.folder import RunWriter
 from reports.schema import Criteria, EngineInfo, PacingInfo, RunFile, WorkloadInfo
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.plan import StepResult
-from engines.scheduling.quotas import Quota
 from engines.scheduling.request import Request
+from engines.scheduling.resource_gate import Quota
 from engines.scheduling.scheduler import Scheduler
 
 POLICIES: dict[str, dict[str, Any]] = {
@@ -27,7 +27,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "shortest predicted, ageing": {"order": "shortest-predicted", "ageing": 100.0},
     "priority, preempting": {"order": "priority", "preempt_for_priority": True},
     "fair, 8 tenants": {"order": "fair"},
-    "quotas, 8 tenants": {"quotas": {f"t{i}": Quota(rows=40) for i in range(8)}},
+    "quotas, 8 tenants": {"quotas": {f"t{i}": Quota(max_num_seqs=40) for i in range(8)}},
     "peak admission": {"admission": "peak"},
     "optimistic, swap": {"admission": "optimistic", "on_kv_pressure": "swap", "swap_blocks": 1000},
     "buckets, chunk cap, skip-ahead": {"prompt_buckets": (64, 128), "max_prompt_chunk": 512, "skip_ahead": 4},

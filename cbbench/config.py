@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from engines.remote.headers import is_credential, parse_headers
 from engines.scheduling.config import SchedulerConfig
-from engines.scheduling.quotas import Quota
+from engines.scheduling.resource_gate import Quota
 from workloads.errors import CbbenchError
 
 # The upper ends are far beyond what anybody measures; they keep a slip of the keyboard from filling the memory.

@@ -20,7 +20,7 @@ from cbbench.config import (
     flag,
 )
 from engines.remote.headers import parse_headers
-from engines.scheduling.pair import PairConfig
+from engines.scheduling.config import DisaggregatedConfig
 from reports.sla import parse_all
 from workloads.arrivals import requests_to_fill
 from workloads.rates import read_rate, requests_expected
@@ -171,7 +171,7 @@ def _refuse_conflicts(config: RunConfig) -> None:
         max_num_batched_tokens=config.max_num_batched_tokens or config.max_num_seqs,
     )
     if config.disaggregate:
-        PairConfig(scheduler, scheduler)
+        DisaggregatedConfig(scheduler, scheduler)
     try:
         parse_headers(config.header)
     except ValueError as error:

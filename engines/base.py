@@ -6,27 +6,23 @@ afterwards, so a definition can change without running again.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Annotated, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.scheduling.ledger import LEDGER, StepArray
+from engines.ledger import LEDGER, StepArray
+from engines.request_table import RequestRow, RequestTable
 from engines.step_runs import StepRuns
 from workloads.columns import IntColumn
 from workloads.errors import CbbenchError, ExitCode
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 
-Status = Literal["completed", "failed", "cancelled"]
 EventUnit = Literal["step", "us"]
-
-MISSING = -1  # a time that never came, in int64 columns; null in files
 
 
 class EngineError(CbbenchError):
@@ -85,55 +81,6 @@ class ClientReport(msgspec.Struct, frozen=True):
     prompt_guessed_share: float | None = None  # of the completed requests: nobody has counted their prompts' tokens
 
 
-# As far as a column of 64 bits holds them; a line beyond that was not written by us.
-Ns = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-
-
-class Stint(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One stay of a request in a seat. Steps count from 1; `sampled` is the first step that gave it a token, 0 if none.
-
-    admitted ....... sampled ........ ended
-    |<-- prefill -->|<--- decode --->|        (both ends are inside the stay)
-    """
-
-    slot: Count
-    admitted: Count
-    sampled: Count
-    ended: Count
-
-
-class RequestRow(msgspec.Struct, frozen=True, gc=False):
-    """One line of requests.jsonl. Times in ns since the run began, None where they never came.
-
-    There may be a million of them. They hold nothing that could hold them, so the garbage collector need not look.
-    """
-
-    i: Count
-    scheduled: Ns
-    submitted: Ns | None
-    sent: Ns | None
-    first_byte: Ns | None
-    first: Ns | None
-    last: Ns | None
-    end: Ns
-    prompt_tokens: Count
-    output_tokens: Count
-    status: Status
-    finish_reason: str | None  # stop | length | rejected | aborted | error, or the class of a failure over HTTP
-    error: str | None
-    token_source: str  # engine | usage | counted
-    tenant: str
-    priority: Ns
-    preemptions: Count
-    events_at: Count  # offset of this request's token events in tokens.bin, in values
-    events: Count
-    stints: tuple[Stint, ...] = ()
-    first_answer: Ns | None = None  # first token of the answer, where reasoning came before it
-    transfer_asked: Ns | None = None  # the decode instance had room and asked the prefill instance for its KV
-    transfer_ended: Ns | None = None  # and had all of it
-
-
 class GpuSample(msgspec.Struct, frozen=True):
     """What the GPU said of itself at one moment; see engines.telemetry. None is what it did not say."""
 
@@ -190,28 +137,12 @@ class SilentObserver:
     def sampled(self, signal: Signal) -> None: ...
 
 
-class Rows(Sequence[RequestRow]):
-    """Rows that are kept as columns, so that nobody need build a million RequestRow (see engines/request_table.py)."""
-
-    @abstractmethod
-    def column(self, name: str) -> IntColumn: ...
-
-    @abstractmethod
-    def labels(self, name: str) -> tuple[list[str | None], IntColumn]: ...
-
-    @abstractmethod
-    def first_steps(self) -> IntColumn: ...
-
-    @abstractmethod
-    def stints(self) -> tuple[IntColumn, NDArray[np.int64]]: ...
-
-
 @dataclass(frozen=True, eq=False)
 class RunRecord:
     """Raw events of a run as columns; row j is the j-th request that ended."""
 
     planned: int
-    rows: Sequence[RequestRow]
+    rows: RequestTable
     # All token events, request after request; see event_unit. A slice of either is an array.
     event_values: NDArray[np.uint32] | StepRuns
     event_unit: EventUnit  # "step": number of the step that gave the token; "us": gap to the event before
@@ -224,23 +155,15 @@ class RunRecord:
 
     def column_ns(self, name: str) -> IntColumn:
         """A time column of the rows (`scheduled`, `sent`, `first`, ...) as int64 ns, MISSING where it never came."""
-        if isinstance(self.rows, Rows):
-            return self.rows.column(name)
-        return np.array([MISSING if (t := getattr(row, name)) is None else t for row in self.rows], dtype=np.int64)
+        return self.rows.column(name)
 
     def column(self, name: str) -> IntColumn:
         """A count column of the rows (`prompt_tokens`, `output_tokens`, `events`, ...) as int64."""
-        if isinstance(self.rows, Rows):
-            return self.rows.column(name)
-        return np.fromiter(map(attrgetter(name), self.rows), np.int64, len(self.rows))
+        return self.rows.column(name)
 
     def labels(self, name: str) -> tuple[list[str | None], IntColumn]:
         """(the texts in a column of the rows: `status`, `finish_reason`, `tenant`, ...; which of them each row has)."""
-        if isinstance(self.rows, Rows):
-            return self.rows.labels(name)
-        codes: dict[str | None, int] = {}
-        column = [codes.setdefault(getattr(row, name), len(codes)) for row in self.rows]
-        return list(codes), np.array(column, dtype=np.int64)
+        return self.rows.labels(name)
 
     def where(self, name: str, text: str) -> NDArray[np.bool_]:
         """The rows in which the column `name` says `text`."""
@@ -248,18 +171,12 @@ class RunRecord:
         return codes == texts.index(text) if text in texts else np.zeros(len(self), dtype=np.bool_)
 
     def first_steps(self) -> IntColumn:
-        """The step in which each request got its first seat; 0: it never had one, or seats are not seen."""
-        if isinstance(self.rows, Rows):
-            return self.rows.first_steps()
-        return np.fromiter((row.stints[0].admitted if row.stints else 0 for row in self.rows), np.int64, len(self))
+        """The step in which each request got its first slot; 0: it never had one, or slots are not seen."""
+        return self.rows.first_steps()
 
     def stints(self) -> tuple[IntColumn, NDArray[np.int64]]:
         """(the row each stint is of, [stints, 4]: slot, admitted, sampled, ended), row after row, each in order."""
-        if isinstance(self.rows, Rows):
-            return self.rows.stints()
-        numbers = [(one.slot, one.admitted, one.sampled, one.ended) for row in self.rows for one in row.stints]
-        of_row = np.repeat(np.arange(len(self)), [len(row.stints) for row in self.rows])
-        return of_row, np.array(numbers, dtype=np.int64).reshape(-1, 4)
+        return self.rows.stints()
 
     def event_times_ns(self, begin: int = 0, end: int | None = None) -> IntColumn:
         """Time of the token events begin:end, aligned with event_values; both must lie between two requests.

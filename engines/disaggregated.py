@@ -1,7 +1,7 @@
 """Disaggregated: prompts are computed by one instance and outputs made by another, each a whole scheduler of its own.
 
               submit ┌──────────────────┐ handed_over ┌──────────────────┐
-    Source ─────────►│ prefill instance ├────────────►│ decode instance  ├──► Outcome ──► Recorder
+    Source ─────────►│ prefill instance ├────────────►│ decode instance  ├──► Outcome ──► StepRecorder
                      │ seats, KV, steps │             │ seats, KV, steps │
                      └────────▲─────────┘             └─┬────────▲───────┘
                               └── given back ── Link ◄──┘ seated │ arrived
@@ -19,8 +19,8 @@ from typing import Protocol
 
 from engines.base import Observer, RunRecord
 from engines.loop import NAP_NS, Clock, Executor, VirtualClock
-from engines.recorder import Recorder
-from engines.scheduling.handover import Transfer
+from engines.recorder import StepRecorder
+from engines.scheduling.kv_transfer import Transfer
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Outcome, Scheduler
 from workloads.source import Incoming, Source
@@ -89,7 +89,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class TwoInstances:
     prefill: Instance
     decode: Instance
     link: Link
@@ -157,7 +157,7 @@ class Pair:
 
 
 def run_disaggregated(
-    pair: Pair,
+    pair: TwoInstances,
     source: Source[Incoming],
     clock: Clock,
     observer: Observer,
@@ -167,7 +167,7 @@ def run_disaggregated(
 ) -> RunRecord:
     """Run until the source is exhausted and every request has ended, or until the observer asks to stop."""
     pools = (pair.prefill.scheduler.kv.num_blocks, pair.decode.scheduler.kv.num_blocks)
-    recorder = Recorder(observer, planned, *pools, thinned=isinstance(clock, VirtualClock))
+    recorder = StepRecorder(observer, planned, *pools, thinned=isinstance(clock, VirtualClock))
 
     def take(outcome: Outcome, at_ns: int) -> None:
         for request in outcome.finished:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from engines.base import Observer, RunRecord
-from engines.recorder import Recorder
+from engines.recorder import StepRecorder
 from engines.scheduling.plan import StepPlan, StepResult
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Outcome, Scheduler
@@ -102,7 +102,7 @@ def run_loop(
     depth: int = 0,
 ) -> RunRecord:
     """Run until the source is exhausted and every request has ended, or until the observer asks to stop."""
-    recorder = Recorder(observer, planned, scheduler.kv.num_blocks, thinned=isinstance(clock, VirtualClock))
+    recorder = StepRecorder(observer, planned, scheduler.kv.num_blocks, thinned=isinstance(clock, VirtualClock))
     runtime = Runtime(scheduler, executor, clock, depth)
     stopped = drive(runtime, source, make_request, recorder.take, lambda: observer.stopping)
     return recorder.record(interrupted=stopped)

@@ -13,9 +13,9 @@ from statistics import median
 
 import numpy as np
 
-from engines.base import Observer, RequestRow, RunRecord, Signal, Status
-from engines.request_table import RequestTable
-from engines.scheduling.ledger import LEDGER, StepArray
+from engines.base import Observer, RunRecord, Signal
+from engines.ledger import LEDGER, StepArray
+from engines.request_table import RequestRow, RequestTable, Status
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Outcome
 from engines.step_runs import StepRuns
@@ -27,7 +27,7 @@ THINNING = 1000  # of a virtual run: what is past is sampled so finely, and no f
 _STATUS: dict[str | None, Status] = {"stop": "completed", "length": "completed", "aborted": "cancelled"}
 
 
-class Recorder:
+class StepRecorder:
     """thinned: samples come ever more rarely, as a virtual run may last for days; a live view of a real one wants them
     four times a second."""
 

@@ -1,18 +1,74 @@
-"""RequestTable: the rows of a run as columns, about 200 bytes a request where a list of RequestRow takes 900."""
+"""RequestRow: what is recorded of one request; RequestTable: the rows of a run as columns.
+
+The table takes about 200 bytes a request, a list of RequestRow 900.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any, overload
+from typing import Annotated, Any, Literal, Self, overload
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import MISSING, Ns, RequestRow, Rows, Stint
 from workloads.columns import IntColumn
+
+Status = Literal["completed", "failed", "cancelled"]
+
+MISSING = -1  # a time that never came, in int64 columns; null in files
+
+
+# As far as a column of 64 bits holds them; a line beyond that was not written by us.
+Ns = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+
+
+class Stint(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One stay of a request in a seat. Steps count from 1; `sampled` is the first step that gave it a token, 0 if none.
+
+    admitted ....... sampled ........ ended
+    |<-- prefill -->|<--- decode --->|        (both ends are inside the stay)
+    """
+
+    slot: Count
+    admitted: Count
+    sampled: Count
+    ended: Count
+
+
+class RequestRow(msgspec.Struct, frozen=True, gc=False):
+    """One line of requests.jsonl. Times in ns since the run began, None where they never came.
+
+    There may be a million of them. They hold nothing that could hold them, so the garbage collector need not look.
+    """
+
+    i: Count
+    scheduled: Ns
+    submitted: Ns | None
+    sent: Ns | None
+    first_byte: Ns | None
+    first: Ns | None
+    last: Ns | None
+    end: Ns
+    prompt_tokens: Count
+    output_tokens: Count
+    status: Status
+    finish_reason: str | None  # stop | length | rejected | aborted | error, or the class of a failure over HTTP
+    error: str | None
+    token_source: str  # engine | usage | counted
+    tenant: str
+    priority: Ns
+    preemptions: Count
+    events_at: Count  # offset of this request's token events in tokens.bin, in values
+    events: Count
+    stints: tuple[Stint, ...] = ()
+    first_answer: Ns | None = None  # first token of the answer, where reasoning came before it
+    transfer_asked: Ns | None = None  # the decode instance had room and asked the prefill instance for its KV
+    transfer_ended: Ns | None = None  # and had all of it
+
 
 FIELDS = RequestRow.__struct_fields__
 LABELS = ("status", "finish_reason", "error", "token_source", "tenant")  # text that is much the same in every row
@@ -23,7 +79,7 @@ _STINTS_AT = FIELDS.index("stints")
 FIRST_ROWS = 256
 
 
-class RequestTable(Rows):
+class RequestTable(Sequence[RequestRow]):
     """Grows by append(); reads like a list of RequestRow, each built when it is asked for."""
 
     def __init__(self) -> None:
@@ -32,6 +88,12 @@ class RequestTable(Rows):
         self._stints = array("q")  # slot, admitted, sampled, ended of each; row after row
         self._codes: dict[str | None, int] = {}  # of the texts of all LABELS
         self._texts: list[str | None] = []
+
+    @classmethod
+    def of(cls, rows: Iterable[RequestRow]) -> Self:
+        table = cls()
+        table.extend(list(rows))
+        return table
 
     def append(self, row: RequestRow) -> None:
         if self._count == len(self._table):

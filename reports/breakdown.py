@@ -31,8 +31,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import MISSING, RunRecord
-from engines.scheduling.ledger import Blocked, StepArray
+from engines.base import RunRecord
+from engines.ledger import Blocked, StepArray
+from engines.request_table import MISSING
 from reports import summary_schema
 from reports.instances import ledger_slots
 from reports.quantiles import quantile

@@ -13,7 +13,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import MISSING, RunRecord
+from engines.base import RunRecord
+from engines.request_table import MISSING
 from reports.events import Events
 from reports.quantiles import FloatArray
 from workloads.columns import IntColumn

@@ -10,7 +10,6 @@ signals.jsonl   samples
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NamedTuple
@@ -19,9 +18,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import ClientReport, RequestRow, RunRecord, Signal
-from engines.request_table import RequestTable
-from engines.scheduling.ledger import LEDGER, StepArray
+from engines.base import ClientReport, RunRecord, Signal
+from engines.ledger import LEDGER, StepArray
+from engines.request_table import RequestRow, RequestTable
 from reports.files import FolderError, disk, read_array, read_blocks, read_json, read_lines, write_atomic
 from reports.schema import RUN_SCHEMA, Criteria, RunFile
 from reports.sla import parse_all
@@ -239,7 +238,7 @@ def _read_rows(folder: Path, notes: list[str]) -> RequestTable:
         f"{REQUESTS}: {repeated.shape[0]} lines repeat the index of an earlier request and are left out, "
         f"the first of them {repeated[0]}"
     )
-    return _table(rows[at] for at in np.sort(firsts).tolist())
+    return RequestTable.of(rows[at] for at in np.sort(firsts).tolist())
 
 
 def _with_events(rows: RequestTable, values: NDArray[np.uint32], steps: int | None, notes: list[str]) -> RequestTable:
@@ -262,10 +261,4 @@ def _with_events(rows: RequestTable, values: NDArray[np.uint32], steps: int | No
     if (there == count).all():
         return rows
     events = there.tolist()
-    return _table(msgspec.structs.replace(row, events=events[at]) for at, row in enumerate(rows))
-
-
-def _table(rows: Iterable[RequestRow]) -> RequestTable:
-    table = RequestTable()
-    table.extend(list(rows))
-    return table
+    return RequestTable.of(msgspec.structs.replace(row, events=events[at]) for at, row in enumerate(rows))

@@ -9,7 +9,8 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from engines.base import MISSING, RunRecord
+from engines.base import RunRecord
+from engines.request_table import MISSING
 from reports.fairness import OUTPUT_WEIGHT, PROMPT_WEIGHT, service_gap_tokens, waits_ns
 from reports.metrics import PER_REQUEST, BoolArray, RequestTimes
 from reports.quantiles import FloatArray, distribution

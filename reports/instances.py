@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import MISSING, RequestRow, RunRecord, Stint
-from engines.scheduling.ledger import INSTANCES, StepArray
+from engines.base import RunRecord
+from engines.ledger import INSTANCES, StepArray
+from engines.request_table import MISSING, RequestRow, RequestTable, Stint
 from reports.quantiles import distribution
 from reports.summary_schema import Transfers
 
@@ -50,8 +51,8 @@ def records_by_instance(record: RunRecord) -> dict[str, RunRecord]:
         steps = record.steps[mine]
         slots = range(first_slot, first_slot + ledger_slots(steps))
         local = _own_numbers(mine)
-        rows = [_seen_there(row, local, slots, decodes=number > 0) for row in record.rows]
-        found[name] = replace(record, rows=rows, steps=steps, event_values=np.empty(0, np.uint32))
+        rows = (_seen_there(row, local, slots, decodes=number > 0) for row in record.rows)
+        found[name] = replace(record, rows=RequestTable.of(rows), steps=steps, event_values=np.empty(0, np.uint32))
         first_slot = slots.stop
     return found
 

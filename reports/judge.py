@@ -17,7 +17,8 @@ import msgspec
 import numpy as np
 from scipy.special import stdtrit
 
-from engines.base import MISSING, RunRecord
+from engines.base import RunRecord
+from engines.request_table import MISSING
 from reports.counted_values import CountedValues
 from reports.metrics import IN_OPEN_LOOP, BoolArray, RequestTimes
 from reports.quantiles import FloatArray, accepts, effective_n, quantile, total_needed, wilson_interval

@@ -16,7 +16,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import MISSING, RunRecord
+from engines.base import RunRecord
+from engines.request_table import MISSING
 from reports.counted_values import CountedValues
 from reports.events import Events
 from reports.quantiles import TAU_SAMPLE, FloatArray, effective_n

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import RunRecord
-from engines.scheduling.ledger import StepArray, kv_usage
+from engines.ledger import StepArray, kv_usage
 from reports.quantiles import FloatArray
 from reports.schema import RunFile
 from reports.slots import SlotState, num_slots, slot_counts, slot_spans

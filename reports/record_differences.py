@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engines.base import RequestRow, RunRecord
+from engines.base import RunRecord
+from engines.request_table import RequestRow
 
 
 def differences(before: RunRecord, after: RunRecord) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import MISSING, RunRecord, Stint
+from engines.base import RunRecord
+from engines.request_table import MISSING, Stint
 from reports.schema import RunFile
 
 IntGrid = NDArray[np.int64]

@@ -11,8 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from engines.base import RequestRow, RunRecord
-from engines.scheduling.ledger import StepArray
+from engines.base import RunRecord
+from engines.ledger import StepArray
+from engines.request_table import RequestRow
 from reports.breakdown import Breakdown, total
 
 SHARE = 0.01  # of the completed requests

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from engines.base import MISSING, RunRecord
+from engines.base import RunRecord
+from engines.request_table import MISSING
 from reports.events import Events
 from reports.metrics import RequestTimes
 from reports.summary_schema import Steady

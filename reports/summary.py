@@ -10,8 +10,9 @@ from statistics import mean
 import msgspec
 import numpy as np
 
-from engines.base import MISSING, RunRecord, Signal
-from engines.scheduling.ledger import KV_KINDS, WASTE, Blocked, StepArray, kv_usage
+from engines.base import RunRecord, Signal
+from engines.ledger import KV_KINDS, WASTE, Blocked, StepArray, kv_usage
+from engines.request_table import MISSING
 from reports.breakdown import breakdown
 from reports.groups import Groups
 from reports.instances import steps_by_instance, transfers

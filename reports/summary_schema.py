@@ -110,7 +110,7 @@ class Signals(msgspec.Struct, frozen=True):
 
 
 class Waste(msgspec.Struct, frozen=True):
-    """Sums over the ledger; engines/scheduling/ledger.py has the identities."""
+    """Sums over the ledger; engines/ledger.py has the identities."""
 
     launched_tokens: int
     useful_tokens: int

@@ -7,7 +7,8 @@ import math
 import msgspec
 import numpy as np
 
-from engines.base import MISSING, ClientReport
+from engines.base import ClientReport
+from engines.request_table import MISSING
 from reports.client_limits import client_limits, client_notes
 from reports.metrics import RequestTimes
 from reports.schema import PacingInfo, RunFile, SlaResult, Validity

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cbbench.config import RunConfig, UsageError
-from engines.scheduling.config import SchedulerConfig
-from engines.scheduling.pair import PairConfig
+from engines.scheduling.config import DisaggregatedConfig, SchedulerConfig
 from workloads.columns import IntColumn
 from workloads.plan import RequestPlan
 
@@ -34,7 +33,7 @@ def refuse_what_never_fits(config: RunConfig, plan: RequestPlan, scheduler: Sche
     _refuse(config, plan, scheduler, "--kv-blocks", blocks_of_requests(plan, scheduler.block_size), all_of_them)
 
 
-def refuse_what_never_fits_a_pair(config: RunConfig, plan: RequestPlan, pair: PairConfig) -> None:
+def refuse_what_never_fits_a_pair(config: RunConfig, plan: RequestPlan, pair: DisaggregatedConfig) -> None:
     """The same for two pools: one for prompts, one for the requests that have more than one output token."""
     prompts = -(-plan.prompt_tokens // pair.prefill.block_size)
     _refuse(config, plan, pair.prefill, "--prefill-kv-blocks", prompts, np.ones(len(plan), np.bool_))

@@ -20,8 +20,9 @@ from cbbench.experiment.benches import server_for
 from cbbench.experiment.environment import environment
 from cbbench.experiment.interrupt import Interrupt
 from cbbench.experiment.live_view import LiveView
-from engines.base import PartialRun, RequestRow, RunRecord, Signal
-from engines.scheduling.ledger import StepArray
+from engines.base import PartialRun, RunRecord, Signal
+from engines.ledger import StepArray
+from engines.request_table import RequestRow
 from engines.telemetry import Gpu, Telemetry, first_visible, open_gpus
 from reports.files import json_bytes
 from reports.folder import RunWriter, read_record

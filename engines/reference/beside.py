@@ -24,7 +24,7 @@ import torch
 from engines.loop import WallClock
 from engines.reference.executor import TorchExecutor
 from engines.reference.kv_pool import KVPool
-from engines.scheduling.handover import Transfer
+from engines.scheduling.kv_transfer import Transfer
 from engines.scheduling.plan import StepPlan, StepResult
 
 Result = TypeVar("Result")

@@ -9,15 +9,14 @@ from typing import Any
 import torch
 
 from engines.base import Observer, RunRecord
-from engines.disaggregated import Instance, Pair, run_disaggregated
+from engines.disaggregated import Instance, TwoInstances, run_disaggregated
 from engines.garbage import light_garbage_collection
 from engines.loop import WallClock
 from engines.reference.beside import CopyLink, ThreadedExecutor, Worker
 from engines.reference.engine import LoadedModel, ReferenceEngine, kv_block_bytes, require_memory
 from engines.reference.kv_pool import free_bytes
-from engines.scheduling.config import SchedulerConfig
-from engines.scheduling.handover import Transfer
-from engines.scheduling.pair import PairConfig
+from engines.scheduling.config import DisaggregatedConfig, SchedulerConfig
+from engines.scheduling.kv_transfer import Transfer
 from engines.scheduling.plan import StepResult
 from engines.scheduling.request import GREEDY, Sampling
 from engines.scheduling.scheduler import Scheduler
@@ -36,7 +35,7 @@ class ReferencePair:
     def __init__(
         self,
         model: LoadedModel,
-        config: PairConfig,
+        config: DisaggregatedConfig,
         *,
         prompt_seed: int = 0,
         ignore_eos: bool = True,
@@ -84,7 +83,7 @@ class ReferencePair:
             self._prefill.executor.restart()
             self._decode.executor.restart()
             return run_disaggregated(
-                Pair(prefill, decode, link),
+                TwoInstances(prefill, decode, link),
                 PlanSource(plan, pacing, prompts),
                 self.clock,
                 observer,

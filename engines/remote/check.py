@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from engines.base import EngineError, Observer, RequestRow, RunRecord, SilentObserver
+from engines.base import EngineError, Observer, RunRecord, SilentObserver
 from engines.remote.bodies import BodyWindow
 from engines.remote.client import LoadClient
 from engines.remote.config import PATHS, RemoteConfig, Target
@@ -19,6 +19,7 @@ from engines.remote.server import NOT_READY, ServerInfo
 from engines.remote.setup import Setup
 from engines.remote.tally import Tally
 from engines.remote.traffic import Load
+from engines.request_table import RequestRow
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 from workloads.prompt_texts import PromptTexts

@@ -9,10 +9,11 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import Observer, RequestRow, RunRecord, Signal, Status
+from engines.base import Observer, RunRecord, Signal
 from engines.remote.answer import Answer
 from engines.remote.failure import Failure
 from engines.remote.tally import Tally
+from engines.request_table import RequestRow, RequestTable, Status
 from workloads.plan import RequestPlan
 
 SIGNAL_PERIOD_NS = 250_000_000
@@ -38,7 +39,7 @@ class Recorder:
         self._plan = plan
         self._observer = observer
         self.tally = tally
-        self._rows: list[RequestRow] = []
+        self._rows = RequestTable()
         self._events: list[NDArray[np.uint32]] = []
         self._num_events = 0
         self._signals: list[Signal] = []

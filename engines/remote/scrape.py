@@ -14,10 +14,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import EngineError, Observer, RequestRow, RunRecord, ScrapeReport, Signal
+from engines.base import EngineError, Observer, RunRecord, ScrapeReport, Signal
+from engines.ledger import StepArray
 from engines.remote.page import Page
 from engines.remote.prometheus import COUNTERS, Meaning, Reading, read_page
-from engines.scheduling.ledger import StepArray
+from engines.request_table import RequestRow
 from workloads.plan import RequestPlan
 
 PERIOD_S = 0.25

@@ -10,13 +10,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import EngineError, RequestRow, Signal
+from engines.base import EngineError, Signal
+from engines.ledger import StepArray
 from engines.remote.config import resolve
 from engines.remote.recorder import Recorder
 from engines.remote.setup import Setup
 from engines.remote.share import Share, run_share
 from engines.remote.tally import Tally
-from engines.scheduling.ledger import StepArray
+from engines.request_table import RequestRow
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 

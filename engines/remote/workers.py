@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import EngineError, Observer, RequestRow, RunRecord, Signal
+from engines.base import EngineError, Observer, RunRecord, Signal
 from engines.remote.setup import Setup
 from engines.remote.share import Problem, Ran
 from engines.remote.tally import Tally
@@ -39,6 +39,7 @@ from engines.remote.worker import (
     encode,
     work,
 )
+from engines.request_table import RequestTable
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 
@@ -146,7 +147,7 @@ class Merger:
     def __init__(self, plan: RequestPlan, observer: Observer) -> None:
         self._planned = len(plan)
         self._observer = observer
-        self._rows: list[RequestRow] = []
+        self._rows = RequestTable()
         self._events: list[NDArray[np.uint32]] = []
         self._num_events = 0
         self._latest: dict[str, Signal] = {}

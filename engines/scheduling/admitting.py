@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engines.scheduling.gate import Denied
-from engines.scheduling.ledger import Blocked
+from engines.ledger import Blocked
 from engines.scheduling.plan import IntArray
-from engines.scheduling.policies.pressure import Fate
+from engines.scheduling.policies.preemption import Fate
 from engines.scheduling.request import Request
+from engines.scheduling.resource_gate import Denied
 from engines.scheduling.seating import Seating
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from engines.base import EngineError
-from engines.scheduling.gate import ResourceGate
 from engines.scheduling.kv import KVManager
 from engines.scheduling.policies.admission import Admission, FullPrompt, FullReserve, Optimistic, Peak
 from engines.scheduling.policies.batching import Batching, Continuous, PaddedStatic, Static
@@ -19,23 +18,25 @@ from engines.scheduling.policies.order import (
     ShortestKnown,
     ShortestPredicted,
     ShortestPrompt,
+    SkipAhead,
 )
-from engines.scheduling.policies.passing import NobodyYields, PriorityYields, SkipAhead
-from engines.scheduling.policies.pressure import (
+from engines.scheduling.policies.preemption import (
     Delay,
     LeastComputed,
     LowestPriority,
     Newest,
+    NoPriorityPreemption,
     Pressure,
+    PriorityPreemption,
     Recompute,
     Reject,
     Swap,
     Victims,
 )
-from engines.scheduling.quotas import Quota, Quotas
-from engines.scheduling.rows import Rows
+from engines.scheduling.resource_gate import Quota, Quotas, ResourceGate
 from engines.scheduling.scheduler import Scheduler, StepNumbers
 from engines.scheduling.seating import Policies, Seating
+from engines.scheduling.slots import Slots
 
 AdmissionName = Literal["full-prompt", "full-reserve", "optimistic", "peak"]
 OrderName = Literal["fcfs", "shortest-prompt", "shortest-known", "shortest-predicted", "priority", "fair"]
@@ -116,7 +117,7 @@ class SchedulerConfig:
         source: Scheduler | None = None,
     ) -> Scheduler:
         """source: the instance that hands requests over to this one, if there is one; they share `numbers`."""
-        rows = Rows(self.max_num_seqs)
+        rows = Slots(self.max_num_seqs)
         kv = KVManager(
             self.kv_blocks,
             self.block_size,
@@ -141,7 +142,7 @@ class SchedulerConfig:
             pressure=self._pressure(),
             victims=self._victims(),
             skip_ahead=SkipAhead(self.skip_ahead),
-            yielding=PriorityYields() if self.preempt_for_priority else NobodyYields(),
+            yielding=PriorityPreemption() if self.preempt_for_priority else NoPriorityPreemption(),
         )
         instance, first_slot = (0, 0) if source is None else (1, source.rows.num_slots)
         seating = Seating(rows, kv, gate, policies, instance=instance, first_slot=first_slot)
@@ -207,3 +208,30 @@ class SchedulerConfig:
                 return LeastComputed()
             case "lowest-priority":
                 return LowestPriority()
+
+
+@dataclass(frozen=True, slots=True)
+class DisaggregatedConfig:
+    """Two instances of one engine. EngineError, naming the flag, where a setting makes no sense for them."""
+
+    prefill: SchedulerConfig
+    decode: SchedulerConfig
+
+    def __post_init__(self) -> None:
+        assert self.prefill.block_size == self.decode.block_size, "a block is copied as it is"
+        for one in (self.prefill, self.decode):
+            if one.mode == "static":
+                raise EngineError("--disaggregate: needs --mode continuous: a static batch computes its prompts itself")
+            if one.on_kv_pressure == "swap":
+                raise EngineError(
+                    "--disaggregate: goes with --on-kv-pressure recompute, delay or reject, got swap: KV that left the "
+                    "prefill instance is on no host"
+                )
+
+    def build(self, eos_ids: frozenset[int] = frozenset()) -> tuple[Scheduler, Scheduler]:
+        """(prefill, decode), which number their steps together."""
+        numbers = StepNumbers()
+        prefill = self.prefill.build(eos_ids, numbers=numbers)
+        # Here a prompt is only ever computed again, and that is always split: none is too long for a step.
+        decode = replace(self.decode, chunked_prefill=True)
+        return prefill, decode.build(eos_ids, numbers=numbers, source=prefill)

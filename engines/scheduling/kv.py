@@ -12,16 +12,14 @@ available; who may do the latter is the scheduler's business (pressure), never t
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 
 import numpy as np
 
 from engines.scheduling.blocks import BlockPool
-from engines.scheduling.handover import KeptElsewhere
 from engines.scheduling.plan import IntArray, StepPlan, Tables
 from engines.scheduling.prefix import PrefixIndex
 from engines.scheduling.request import Request
-from engines.scheduling.swap import SwapSpace
 
 
 class KVManager:
@@ -186,3 +184,43 @@ class KVManager:
         assert self.available >= 0, "more promised than is free"
         for slot, held in enumerate(self._held.tolist()):
             assert not self.tables[slot, held:].any(), f"slot {slot}: entries beyond the table"
+
+
+class SwapSpace:
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._free: deque[int] = deque(range(num_blocks))
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    def take(self, count: int) -> list[int]:
+        return [self._free.popleft() for _ in range(count)]
+
+    def release(self, blocks: list[int]) -> None:
+        self._free.extend(blocks)
+
+    def check_invariants(self, owned: list[int]) -> None:
+        assert sorted([*self._free, *owned]) == list(range(self.num_blocks)), "host blocks lost or doubled"
+
+
+class KeptElsewhere:
+    """What SwapSpace is to swapped requests: the blocks that another instance keeps for those that come from there."""
+
+    num_blocks = 0  # of the host's: nothing is ever moved out to there, so who must give way is computed again
+    num_free = 0
+
+    def __init__(self, source: KVManager) -> None:
+        self._source = source
+
+    def take(self, count: int) -> list[int]:
+        assert count == 0, "there is no host pool"
+        return []
+
+    def release(self, blocks: list[int]) -> None:
+        if blocks:
+            self._source.give_back(blocks)
+
+    def check_invariants(self, owned: list[int]) -> None:
+        assert Counter(owned) == self._source.kept, "blocks kept for nobody, or for two"

@@ -17,7 +17,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import Stint
+from engines.request_table import Stint
 
 NO_SLOT = -1
 

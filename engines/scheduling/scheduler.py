@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from engines.ledger import Blocked
 from engines.scheduling.admitting import admit
-from engines.scheduling.handover import Transfer
-from engines.scheduling.ledger import Blocked
+from engines.scheduling.kv_transfer import Transfer
 from engines.scheduling.making_room import make_room, share_again
 from engines.scheduling.plan import NO_MOVES, IntArray, StepPlan, StepResult
 from engines.scheduling.request import Request, State
 from engines.scheduling.seating import Seating
-from engines.scheduling.tally import StepTally, Traffic
+from engines.scheduling.step_ledger import StepLedger, Traffic
 
 MAX_STEPS_IN_FLIGHT = 2
 NOBODY: IntArray = np.empty(0, dtype=np.int64)
@@ -39,7 +39,7 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class _Launched:
     plan: StepPlan
-    tally: StepTally
+    tally: StepLedger
 
 
 @dataclass(slots=True)
@@ -204,7 +204,7 @@ class Scheduler:
             tables=self.kv.tables,
         )
         unused = self.gate.spend(plan.launched_tokens)
-        tally = StepTally(plan, rows, self.kv, self.seating.traffic, self.num_waiting, unused)
+        tally = StepLedger(plan, rows, self.kv, self.seating.traffic, self.num_waiting, unused)
         if self.seating.instance:
             tally.row["instance"] = self.seating.instance
         self.seating.traffic = Traffic()

@@ -13,19 +13,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from engines.base import Stint
-from engines.scheduling.gate import ResourceGate
-from engines.scheduling.handover import Arrivals, KeptElsewhere, Transfer
-from engines.scheduling.kv import KVManager
+from engines.request_table import Stint
+from engines.scheduling.kv import KeptElsewhere, KVManager
+from engines.scheduling.kv_transfer import Arrivals, Transfer
 from engines.scheduling.plan import IntArray
 from engines.scheduling.policies.admission import Admission
 from engines.scheduling.policies.batching import Batching, bucket_of
-from engines.scheduling.policies.order import Order
-from engines.scheduling.policies.passing import SkipAhead, Yielding
-from engines.scheduling.policies.pressure import Fate, Pressure, Victims
+from engines.scheduling.policies.order import Order, SkipAhead
+from engines.scheduling.policies.preemption import Fate, Pressure, Victims, Yielding
 from engines.scheduling.request import Request, State
-from engines.scheduling.rows import Rows
-from engines.scheduling.tally import Traffic
+from engines.scheduling.resource_gate import ResourceGate
+from engines.scheduling.slots import Slots
+from engines.scheduling.step_ledger import Traffic
 from engines.scheduling.waiting import Waiting
 
 
@@ -51,7 +50,7 @@ class Moves:
 class Seating:
     def __init__(
         self,
-        rows: Rows,
+        rows: Slots,
         kv: KVManager,
         gate: ResourceGate,
         policies: Policies,

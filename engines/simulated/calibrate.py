@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from engines.base import EngineError
-from engines.scheduling.ledger import StepArray
+from engines.ledger import StepArray
 from engines.scheduling.plan import IntArray
 from engines.simulated.step_time import DecodeTerms, GapTerms, HoldOut, MixedTerms, Origin, StepShape, StepTimeModel
 

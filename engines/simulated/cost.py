@@ -8,8 +8,8 @@ import numpy as np
 
 from engines.loop import Clock
 from engines.scheduling.plan import IntArray, StepPlan, StepResult
+from engines.simulated.fast_forward import Quiet
 from engines.simulated.step_time import StepShape, StepTimeModel
-from engines.simulated.stretch import Quiet
 
 
 def shape_of(plan: StepPlan) -> StepShape:

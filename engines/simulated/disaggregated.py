@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from engines.base import Observer, RunRecord
-from engines.disaggregated import Instance, Pair, run_disaggregated
+from engines.disaggregated import Instance, TwoInstances, run_disaggregated
 from engines.loop import Clock, VirtualClock
-from engines.scheduling.handover import Transfer
-from engines.scheduling.pair import PairConfig
+from engines.scheduling.config import DisaggregatedConfig
+from engines.scheduling.kv_transfer import Transfer
 from engines.simulated.cost import CostExecutor
 from engines.simulated.engine import PROMPT_IDS, make_request
 from engines.simulated.step_time import StepTimeModel
@@ -44,10 +44,10 @@ class TimedLink:
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedPair:
+class SimulatedDisaggregatedEngine:
     """Every run starts from idle instances at time 0. The same input gives the same record, bit for bit."""
 
-    config: PairConfig
+    config: DisaggregatedConfig
     law: StepTimeModel  # of either device
     link_bytes_per_s: float
     kv_bytes_per_token: int
@@ -61,7 +61,7 @@ class SimulatedPair:
         prompts = Prompts(plan, PROMPT_IDS) if caches else None
         source = PlanSource(plan, pacing, prompts)
         return run_disaggregated(
-            Pair(prefill, decode, link), source, clock, observer, planned=len(plan), make_request=make_request
+            TwoInstances(prefill, decode, link), source, clock, observer, planned=len(plan), make_request=make_request
         )
 
     @property

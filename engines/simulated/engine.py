@@ -12,13 +12,13 @@ import numpy as np
 
 from engines.base import Observer, RunRecord
 from engines.loop import VirtualClock, run_loop
-from engines.recorder import Recorder
+from engines.recorder import StepRecorder
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Scheduler
 from engines.simulated.cost import CostExecutor
+from engines.simulated.fast_forward import advance, growth_of, quiet_steps
 from engines.simulated.step_time import StepTimeModel
-from engines.simulated.stretch import advance, growth_of, quiet_steps
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 from workloads.prompts import Prompts
@@ -80,7 +80,7 @@ def run_in_stretches(
     make_request: Callable[[Incoming], Request],
 ) -> RunRecord:
     """engines.loop.run_loop at depth 0, with decode-only steps taken together where that changes nothing."""
-    recorder = Recorder(observer, planned, scheduler.kv.num_blocks, thinned=True)
+    recorder = StepRecorder(observer, planned, scheduler.kv.num_blocks, thinned=True)
     stopping = False
     while True:
         now_ns = clock.now_ns()
@@ -112,7 +112,7 @@ def run_in_stretches(
 
 
 def _take_stretch(
-    scheduler: Scheduler, executor: CostExecutor, source: Source[Incoming], clock: VirtualClock, recorder: Recorder
+    scheduler: Scheduler, executor: CostExecutor, source: Source[Incoming], clock: VirtualClock, recorder: StepRecorder
 ) -> bool:
     """Take all decode-only steps up to the first in which something may happen; False: there is no such stretch."""
     quiet = quiet_steps(scheduler)

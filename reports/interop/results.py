@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from engines.base import RequestRow, RunRecord, Status
+from engines.base import RunRecord
+from engines.request_table import RequestRow, RequestTable, Status
 from reports.files import FolderError
 from reports.interop.judge_summary import UNSEEN, judged_by_summary
 from reports.schema import Criteria, EngineInfo, PacingInfo, RunFile, WorkloadInfo
@@ -145,7 +146,7 @@ def record_of(requests: Sequence[ToolRequest], *, interrupted: bool = False) -> 
             events += [0, *one.gaps_us]
     return RunRecord(
         planned=len(rows),
-        rows=rows,
+        rows=RequestTable.of(rows),
         event_values=np.clip(np.array(events, np.int64), 0, LONGEST_GAP_US).astype(np.uint32),
         event_unit="us",
         interrupted=interrupted,

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from engines.base import MISSING, RunRecord
+from engines.base import RunRecord
+from engines.request_table import MISSING
 from reports.metrics import RequestTimes, request_times
 from reports.schema import PacingInfo, RunFile
 from reports.summary_schema import Distribution

@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from engines.base import RequestRow
+from engines.request_table import RequestRow
 from reports.percentiles import Percentiles
 from reports.record_differences import Changed, most_changed, took_ns
 from reports.regression import Measured

@@ -22,8 +22,8 @@ from benchmarks.gpu.setting import Setting, Stage
 from benchmarks.gpu.supervise import supervise
 from benchmarks.gpu.swap import crossover
 from benchmarks.gpu.table import ok, table, targets
+from engines.ledger import LEDGER
 from engines.reference.model.config import SHAPES, ModelConfig
-from engines.scheduling.ledger import LEDGER
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_check.py"
 CPU = Setting("cpu", quick=True)

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engines.base import Observer, RequestRow, RunRecord, SilentObserver
+from engines.base import Observer, RunRecord, SilentObserver
+from engines.ledger import StepArray, check_identities
 from engines.loop import VirtualClock
-from engines.scheduling.config import SchedulerConfig
-from engines.scheduling.ledger import StepArray, check_identities
-from engines.scheduling.pair import PairConfig
-from engines.scheduling.quotas import Quota
+from engines.request_table import RequestRow
+from engines.scheduling.config import DisaggregatedConfig, SchedulerConfig
+from engines.scheduling.resource_gate import Quota
 from engines.simulated.cost import CostExecutor
-from engines.simulated.disaggregated import SimulatedPair
+from engines.simulated.disaggregated import SimulatedDisaggregatedEngine
 from engines.simulated.step_time import DecodeTerms, GapTerms, MixedTerms, Origin, StepTimeModel
 from tests.engines.simulated.small_runs import run_step_by_step
 from workloads.pacing import Pacing
@@ -39,17 +39,19 @@ BLOCK_MS = 2  # on the link
 
 def pair(
     prefill: dict[str, object], decode: dict[str, object], law: StepTimeModel = LAW, block_ms: int = BLOCK_MS
-) -> SimulatedPair:
+) -> SimulatedDisaggregatedEngine:
     defaults: dict[str, object] = {
         "kv_blocks": 100, "block_size": BLOCK, "max_model_len": 200, "max_num_seqs": 4, "max_num_batched_tokens": 40,
         "watermark": 0.0,
     }  # fmt: skip
     first, second = (SchedulerConfig(**(defaults | own)) for own in (prefill, decode))  # type: ignore[arg-type]
-    return SimulatedPair(PairConfig(first, second), law, 1e9, kv_bytes_per_token=block_ms * MS // BLOCK)
+    return SimulatedDisaggregatedEngine(
+        DisaggregatedConfig(first, second), law, 1e9, kv_bytes_per_token=block_ms * MS // BLOCK
+    )
 
 
 def run(
-    engine: SimulatedPair,
+    engine: SimulatedDisaggregatedEngine,
     lengths: Sequence[tuple[int, int]],
     at_ms: Sequence[float] | None = None,
     observer: Observer | None = None,
@@ -208,7 +210,7 @@ def test_a_tenant_pays_its_tokens_once() -> None:
 
 
 def test_a_tenant_keeps_to_its_seats_in_each_instance() -> None:
-    record = run(pair({}, {"quotas": {"default": Quota(rows=1)}}), [(20, 4)] * 3)
+    record = run(pair({}, {"quotas": {"default": Quota(max_num_seqs=1)}}), [(20, 4)] * 3)
     assert record.steps["running"][record.steps["instance"] == 1].max() == 1
     assert {row.status for row in record.rows} == {"completed"}
 

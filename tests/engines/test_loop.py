@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engines.base import RequestRow, RunRecord, Signal, SilentObserver
+from engines.base import RunRecord, Signal, SilentObserver
+from engines.ledger import StepArray, check_identities
 from engines.loop import VirtualClock, run_loop
-from engines.scheduling.ledger import StepArray, check_identities
+from engines.request_table import RequestRow
 from engines.scheduling.request import Request
 from tests.engines.scheduling.driving import STEP_NS, CountingExecutor, config, run_counting
 from workloads.pacing import Pacing

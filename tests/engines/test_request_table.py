@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.base import MISSING, RequestRow, RunRecord, Stint
-from engines.request_table import RequestTable
+from engines.base import RunRecord
+from engines.request_table import MISSING, RequestRow, RequestTable, Stint
 from engines.step_runs import StepRuns
 
 times = st.none() | st.integers(0, 10**15)
@@ -39,22 +39,25 @@ def test_the_table_gives_back_what_went_in(made: list[RequestRow]) -> None:
     table = RequestTable()
     for row in made:
         table.append(row)
-    plain, columns = (RunRecord(len(made), rows, np.empty(0, np.uint32), "step") for rows in (made, table))
+    record = RunRecord(len(made), table, np.empty(0, np.uint32), "step")
     assert list(table) == made
     assert [table[-1 - i] for i in range(len(made))] == made[::-1]
     assert table[1:] == made[1:]
     assert msgspec.json.encode(list(table)) == msgspec.json.encode(made)
     for name in ("scheduled", "first", "first_answer", "sent"):
-        assert columns.column_ns(name).tolist() == plain.column_ns(name).tolist()
+        times_ns = [getattr(row, name) for row in made]
+        assert record.column_ns(name).tolist() == [MISSING if at_ns is None else at_ns for at_ns in times_ns]
     for name in ("events", "priority"):
-        assert columns.column(name).tolist() == plain.column(name).tolist()
+        assert record.column(name).tolist() == [getattr(row, name) for row in made]
     for name in ("tenant", "error", "finish_reason"):
-        texts, codes = columns.labels(name)
+        texts, codes = record.labels(name)
         assert [texts[code] for code in codes.tolist()] == [getattr(row, name) for row in made]
-        assert columns.where(name, "a").tolist() == plain.where(name, "a").tolist()
-    assert columns.first_steps().tolist() == plain.first_steps().tolist()
-    for left, right in zip(columns.stints(), plain.stints(), strict=True):
-        assert left.tolist() == right.tolist()
+        assert record.where(name, "a").tolist() == [getattr(row, name) == "a" for row in made]
+    assert record.first_steps().tolist() == [row.stints[0].admitted if row.stints else 0 for row in made]
+    of_row, numbers = record.stints()
+    stints = [(i, stint) for i, row in enumerate(made) for stint in row.stints]
+    assert of_row.tolist() == [i for i, _ in stints]
+    assert [Stint(*four) for four in numbers.tolist()] == [stint for _, stint in stints]
 
 
 @settings(max_examples=30, deadline=None)
@@ -112,7 +115,7 @@ def test_a_run_of_more_steps_than_fit_one_count() -> None:
 
 @pytest.mark.parametrize("unit", ["step", "us"])
 def test_times_of_some_requests_are_those_of_all(unit: str) -> None:
-    steps = np.zeros(9, RunRecord(0, (), np.empty(0, np.uint32), "step").steps.dtype)
+    steps = np.zeros(9, RunRecord(0, RequestTable(), np.empty(0, np.uint32), "step").steps.dtype)
     steps["end_ns"] = np.arange(1, 10) * 5000
     made = [
         RequestRow(
@@ -123,7 +126,7 @@ def test_times_of_some_requests_are_those_of_all(unit: str) -> None:
         for i in range(3)
     ]  # fmt: skip
     values = np.array([0, 1, 2, 0, 3, 1, 0, 5, 6], np.uint32) if unit == "us" else np.arange(1, 10, dtype=np.uint32)
-    record = RunRecord(3, made, values, unit, steps)  # type: ignore[arg-type]
+    record = RunRecord(3, RequestTable.of(made), values, unit, steps)  # type: ignore[arg-type]
     whole = record.event_times_ns()
     assert record.event_times_ns(3, 6).tolist() == whole[3:6].tolist()
     assert whole[3:6].tolist() == ([2000, 5000, 6000] if unit == "us" else [20_000, 25_000, 30_000])

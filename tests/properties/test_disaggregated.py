@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.base import RunRecord, SilentObserver
-from engines.disaggregated import Instance, Pair, run_disaggregated
+from engines.disaggregated import Instance, TwoInstances, run_disaggregated
+from engines.ledger import check_identities
 from engines.loop import VirtualClock
-from engines.scheduling.config import SchedulerConfig
-from engines.scheduling.handover import Transfer
-from engines.scheduling.ledger import check_identities
-from engines.scheduling.pair import PairConfig
+from engines.scheduling.config import DisaggregatedConfig, SchedulerConfig
+from engines.scheduling.kv_transfer import Transfer
 from engines.scheduling.plan import StepPlan, StepResult
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Scheduler
@@ -159,7 +158,7 @@ class Played:
         self, prefill: dict[str, object], decode: dict[str, object], wanted: Wanted, aborts: list[tuple[int, int]],
         prefill_ms: list[int], decode_ms: list[int], block_ms: int, depth: int, eos: bool,
     ) -> None:  # fmt: skip
-        self.config = PairConfig(SchedulerConfig(**prefill), SchedulerConfig(**decode))  # type: ignore[arg-type]
+        self.config = DisaggregatedConfig(SchedulerConfig(**prefill), SchedulerConfig(**decode))  # type: ignore[arg-type]
         clock = VirtualClock()
         self.schedulers: tuple[Scheduler, Scheduler] = self.config.build(frozenset({3, 11}) if eos else frozenset())
         devices = Device(clock, prefill_ms), Device(clock, decode_ms)
@@ -171,7 +170,7 @@ class Played:
         self.requests = [request for _, request in timed]
         self.source = Script(timed, aborts)
         self.record: RunRecord = run_disaggregated(
-            Pair(first, second, link),
+            TwoInstances(first, second, link),
             self.source,  # type: ignore[arg-type]
             clock,
             SilentObserver(),

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.scheduling.quotas import Quota
 from engines.scheduling.request import Request
+from engines.scheduling.resource_gate import Quota
 from tests.engines.scheduling.driving import Driven
 
 TENANTS = ("a", "b")

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from engines.base import RequestRow, RunRecord, Stint
-from engines.scheduling.ledger import LEDGER, StepArray, check_identities
+from engines.base import RunRecord
+from engines.ledger import LEDGER, StepArray, check_identities
+from engines.request_table import RequestRow, RequestTable, Stint
 from reports.schema import Criteria, EngineInfo, PacingInfo, RunFile, WorkloadInfo
 
 MS = 1_000_000
@@ -98,7 +99,7 @@ def record(made: Sequence[tuple[RequestRow, np.ndarray]], *, planned: int | None
     settings = {"event_unit": "us"} | fields
     return RunRecord(
         planned=len(rows) if planned is None else planned,
-        rows=rows,
+        rows=RequestTable.of(rows),
         event_values=values.astype(np.uint32),
         **settings,  # type: ignore[arg-type]
     )

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from engines.base import RequestRow, RunRecord, SilentObserver, Stint
-from engines.scheduling.ledger import Blocked
+from engines.base import RunRecord, SilentObserver
+from engines.ledger import Blocked
+from engines.request_table import RequestRow, Stint
 from engines.simulated.engine import SimulatedEngine
 from reports.breakdown import Breakdown, breakdown, total
 from reports.render.breakdown import breakdown_table, breakdown_view, worst_table

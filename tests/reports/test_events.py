@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.base import RunRecord
+from engines.request_table import RequestTable
 from engines.step_runs import StepRuns
 from reports import events
 from reports.counted_values import CountedValues
@@ -118,6 +119,6 @@ def test_of_requests_far_apart_only_their_own_events_are_spelled_out() -> None:
         values.append([(1 + i, 3)])
         made.append(msgspec.structs.replace(row(i)[0], events_at=3 * i, events=3))
     ends = np.array([i in (0, 99) for i in range(100)])
-    (batch,) = Events(RunRecord(100, made, values, "step")).batches(ends)
+    (batch,) = Events(RunRecord(100, RequestTable.of(made), values, "step")).batches(ends)
     assert batch.values.tolist() == [1, 2, 3, 100, 101, 102]
     assert sliced == [3, 3]

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engines.base import RunRecord, Signal
-from engines.scheduling.ledger import LEDGER
+from engines.ledger import LEDGER
 from reports import files
 from reports.files import write_atomic
 from reports.folder import FolderError, RunWriter, load, read_record, read_run, rebuild

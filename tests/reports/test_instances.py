@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from engines.base import SilentObserver
-from engines.scheduling.ledger import check_identities
+from engines.ledger import check_identities
+from engines.request_table import RequestTable
 from reports.breakdown import breakdown, total
 from reports.instances import records_by_instance, steps_by_instance, transfers
 from reports.over_time import signals_over_time
@@ -63,7 +64,7 @@ def test_parts_of_who_has_no_token_after_its_kv_went() -> None:
         msgspec.structs.replace(row, last=row.first, output_tokens=1, events=1, finish_reason="stop")
         for row in PAPER.rows
     ]
-    parts = breakdown(replace(PAPER, rows=rows))
+    parts = breakdown(replace(PAPER, rows=RequestTable.of(rows)))
     in_ms = {name: (column / MS).tolist() for name, column in parts.e2el_ns().items()}
     assert in_ms == {"prefill": [3.8, 3.8]}
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engines.base import RequestRow, RunRecord
+from engines.base import RunRecord
+from engines.request_table import RequestRow
 from reports.metrics import LATENCIES, definitions, request_times
 from reports.summary_schema import Latency
 from tests.reports.factory import bus_stop, record, row

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console, RenderableType
 
-from engines.base import RunRecord, Stint
+from engines.base import RunRecord
+from engines.request_table import Stint
 from reports.curves import point_of
 from reports.recommend import recommend
 from reports.render.compare import side_by_side

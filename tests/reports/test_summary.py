@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engines.base import RunRecord, Signal
-from engines.scheduling.ledger import Blocked
+from engines.ledger import Blocked
 from reports.metrics import request_times
 from reports.steady import steady
 from reports.summary import completed_run, summarize

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import ClientReport, PartialRun, RequestRow, RunRecord, Signal
+from engines.base import ClientReport, PartialRun, RunRecord, Signal
+from engines.ledger import StepArray
 from engines.remote.config import RemoteConfig
 from engines.remote.engine import RemoteEngine
-from engines.scheduling.ledger import StepArray
+from engines.request_table import RequestRow
 from tests.wire.fake import FakeServer, Script
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan

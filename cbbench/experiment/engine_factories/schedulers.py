@@ -6,8 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from cbbench.config import RunConfig, UsageError
-from engines.scheduling.config import SchedulerConfig
-from engines.scheduling.pair import PairConfig
+from engines.scheduling.config import DisaggregatedConfig, SchedulerConfig
 from reports.schema import EngineInfo
 
 BUDGET_TOKENS = {"cpu": 512, "cuda": 8192}
@@ -19,7 +18,7 @@ def scheduler_of(config: RunConfig, kv_blocks: int, max_model_len: int, device: 
     )
 
 
-def pair_of(config: RunConfig, scheduler: SchedulerConfig) -> PairConfig:
+def pair_of(config: RunConfig, scheduler: SchedulerConfig) -> DisaggregatedConfig:
     """The scheduler that was asked for, to decode, and one beside it that computes prompts."""
     seats = config.prefill_max_num_seqs or scheduler.max_num_seqs
     budget = config.prefill_max_num_batched_tokens or max(scheduler.max_num_batched_tokens, seats)
@@ -34,7 +33,7 @@ def pair_of(config: RunConfig, scheduler: SchedulerConfig) -> PairConfig:
         max_num_batched_tokens=budget,
         kv_blocks=config.prefill_kv_blocks or scheduler.kv_blocks,
     )
-    return PairConfig(prefill, scheduler)
+    return DisaggregatedConfig(prefill, scheduler)
 
 
 def budget_tokens(config: RunConfig, device: str) -> int:

@@ -44,7 +44,7 @@ class Simulated:
         return config.max_model_len or known
 
     def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
-        from engines.simulated.disaggregated import SimulatedPair
+        from engines.simulated.disaggregated import SimulatedDisaggregatedEngine
         from engines.simulated.engine import SimulatedEngine
         from engines.simulated.selection import default_kv_blocks, kv_link_bytes_per_s, refuse_free_swaps, refuse_unread
 
@@ -63,7 +63,7 @@ class Simulated:
             pair = pair_of(config, scheduler)
             refuse_what_never_fits_a_pair(config, plan, pair)
             link_bytes_per_s = kv_link_bytes_per_s(law, config.hardware, config.kv_link_gb_per_s)
-            two = SimulatedPair(pair, law, link_bytes_per_s, law.origin.kv_bytes_per_token or 0)
+            two = SimulatedDisaggregatedEngine(pair, law, link_bytes_per_s, law.origin.kv_bytes_per_token or 0)
             return two, info_of("simulated", config, scheduler, model, device, two.describe())
         refuse_what_never_fits(config, plan, scheduler)
         engine = SimulatedEngine(scheduler, law)

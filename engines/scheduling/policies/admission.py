@@ -9,7 +9,7 @@ import numpy as np
 from engines.scheduling.kv import KVManager
 from engines.scheduling.plan import IntArray
 from engines.scheduling.request import Request
-from engines.scheduling.rows import Rows
+from engines.scheduling.slots import Slots
 
 
 class Admission(Protocol):
@@ -20,7 +20,7 @@ class Admission(Protocol):
         """Blocks to promise in all, when the request's first step would compute its positions up to `first_end`."""
         ...
 
-    def look(self, rows: Rows, kv: KVManager) -> None:
+    def look(self, rows: Slots, kv: KVManager) -> None:
         """These sit now. Told before anybody is admitted in a step, and again when somebody has got up."""
         ...
 
@@ -44,7 +44,7 @@ class FullPrompt:
     def promise(self, request: Request, kv: KVManager, first_end: int) -> int:
         return kv.blocks_for(min(request.known, request.kv_limit))
 
-    def look(self, rows: Rows, kv: KVManager) -> None: ...
+    def look(self, rows: Slots, kv: KVManager) -> None: ...
 
     def permits(self, request: Request) -> bool:
         return True
@@ -76,7 +76,7 @@ class Peak(FullPrompt):
         self._forecast: Forecast | None = None
         self._positions = 0  # in the pool
 
-    def look(self, rows: Rows, kv: KVManager) -> None:
+    def look(self, rows: Slots, kv: KVManager) -> None:
         seated = rows.in_order()
         seated = seated[rows.live[seated]]
         held = rows.known[seated]

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from engines.scheduling.ledger import Blocked
+from engines.ledger import Blocked
 from engines.scheduling.plan import IntArray
 from engines.scheduling.request import Request
 

@@ -178,3 +178,16 @@ class Ageing(Order):
 
     def ended(self, request: Request) -> None:
         self._inner.ended(request)
+
+
+class SkipAhead:
+    """Up to `bypasses` requests may go before a head that waits for KV; then blocks are kept for the head alone.
+
+    0 is strict: nobody passes.
+    """
+
+    def __init__(self, bypasses: int = 0) -> None:
+        self.bypasses = bypasses
+
+    def may_pass(self, head: Request) -> bool:
+        return head.bypassed < self.bypasses

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from engines.ledger import LEDGER, check_identities
 from engines.loop import VirtualClock
 from engines.reference.executor import TorchExecutor
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.llama import Llama
 from engines.scheduling.config import SchedulerConfig
-from engines.scheduling.ledger import LEDGER, check_identities
 from engines.scheduling.plan import StepPlan
 from engines.scheduling.request import GREEDY, Request, Sampling
 

@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from engines.base import EngineError, SilentObserver
+from engines.ledger import check_identities
 from engines.reference.engine import LoadedModel, ReferenceEngine, default_kv_blocks
 from engines.reference.model.weights import load_model
 from engines.scheduling.config import SchedulerConfig
-from engines.scheduling.ledger import check_identities
 from engines.scheduling.request import Sampling
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan

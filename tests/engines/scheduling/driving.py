@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from engines.base import RunRecord, SilentObserver
+from engines.ledger import LEDGER, check_identities
 from engines.loop import VirtualClock, run_loop
 from engines.scheduling.config import SchedulerConfig
-from engines.scheduling.ledger import LEDGER, check_identities
 from engines.scheduling.plan import StepPlan, StepResult
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Outcome, Scheduler

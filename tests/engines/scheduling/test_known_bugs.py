@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engines.base import EngineError
-from engines.scheduling.ledger import Blocked
+from engines.ledger import Blocked
 from engines.scheduling.request import Request, State
 from tests.engines.scheduling.driving import Driven, req
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from engines.base import EngineError
-from engines.scheduling.ledger import Blocked
-from engines.scheduling.quotas import Quota
+from engines.ledger import Blocked
 from engines.scheduling.request import Request
+from engines.scheduling.resource_gate import Quota
 from tests.engines.scheduling.driving import STEP_NS, Driven, req
 
 
@@ -168,7 +168,7 @@ def test_first_come_first_served_makes_short_requests_wait_behind_long_ones() ->
 
 def test_a_tenant_at_its_quota_holds_back_no_other_and_never_exceeds_it() -> None:
     """Quota of 4 blocks and 2 seats against five requests of (8, 1)."""
-    d = Driven.of(max_num_batched_tokens=64, quotas={"a": Quota(rows=2, kv_blocks=4)})
+    d = Driven.of(max_num_batched_tokens=64, quotas={"a": Quota(max_num_seqs=2, kv_blocks=4)})
     d.submit(*(req(i, 8, 1, tenant="a") for i in range(5)), req(9, 4, 2, tenant="b"))
     d.step()
     seated = [r.index for r in d.plans[0].requests]

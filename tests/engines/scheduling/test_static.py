@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engines.scheduling.ledger import Blocked
+from engines.ledger import Blocked
 from tests.engines.scheduling.driving import Driven, req
 
 STATIC = ["padded", "compact-held", "compact-freed"]

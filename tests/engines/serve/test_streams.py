@@ -14,7 +14,7 @@ import pytest
 from aiohttp import ClientError, ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from engines.scheduling.quotas import Quota
+from engines.scheduling.resource_gate import Quota
 from engines.serve.app import errors_as_json
 from tests.engines.serve.serving import Running, echoing, eventually, ids, stream_data
 
@@ -87,7 +87,7 @@ def test_a_client_that_goes_while_it_waits_is_never_computed(stream: bool) -> No
         {"depth": 1},
         {"depth": 1, "prefix_caching": True},
         {"on_kv_pressure": "swap", "swap_blocks": 12},
-        {"order": "fair", "quotas": {"u0": Quota(rows=1)}},
+        {"order": "fair", "quotas": {"u0": Quota(max_num_seqs=1)}},
         {"mode": "static", "static": "compact-held", "static_patience_s": 0.05},
         {"mode": "static"},
     ],

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from engines.base import RequestRow, RunRecord, SilentObserver
+from engines.base import RunRecord, SilentObserver
+from engines.ledger import StepArray
 from engines.loop import Clock, Executor, run_loop
+from engines.request_table import RequestRow
 from engines.scheduling.config import SchedulerConfig
-from engines.scheduling.ledger import StepArray
 from engines.scheduling.plan import StepPlan, StepResult
 from engines.simulated.engine import make_request
 from workloads.source import Incoming

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engines.base import EngineError
-from engines.scheduling.ledger import LEDGER
+from engines.ledger import LEDGER
 from engines.simulated.calibrate import COLUMNS, MeasuredSteps, calibrate, measured_steps
 from engines.simulated.step_time import DecodeTerms, Origin, StepShape, StepTimeModel
 from tests.engines.simulated.small_runs import LAW

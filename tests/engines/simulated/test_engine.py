@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from engines.base import RunRecord, SilentObserver
+from engines.ledger import check_identities
 from engines.scheduling.config import SchedulerConfig
-from engines.scheduling.ledger import check_identities
 from engines.simulated.engine import SimulatedEngine
 from tests.engines.simulated.small_runs import LAW, assert_same_record, run_step_by_step
 from workloads.pacing import Pacing

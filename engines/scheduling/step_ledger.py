@@ -1,4 +1,4 @@
-"""StepTally: fills one ledger row, first when a step is launched and again when its result is in."""
+"""StepLedger: fills one ledger row, first when a step is launched and again when its result is in."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engines.ledger import LEDGER, Blocked
 from engines.scheduling.kv import KVManager
-from engines.scheduling.ledger import LEDGER, Blocked
 from engines.scheduling.plan import IntArray, StepPlan, StepResult
-from engines.scheduling.rows import Rows
+from engines.scheduling.slots import Slots
 
 
 @dataclass(slots=True)
@@ -29,13 +29,13 @@ class Traffic:
     transfer_blocks: int = 0
 
 
-class StepTally:
+class StepLedger:
     """The ledger row of one step. Tokens count as useful until their request turns out to have ended already."""
 
     __slots__ = ("_counts", "_recomputed", "row")
 
     def __init__(
-        self, plan: StepPlan, rows: Rows, kv: KVManager, traffic: Traffic, num_waiting: int, budget_unused: int
+        self, plan: StepPlan, rows: Slots, kv: KVManager, traffic: Traffic, num_waiting: int, budget_unused: int
     ) -> None:
         slots, starts, counts = plan.slots, plan.starts, plan.counts
         num_dead = len(plan.dead_slots)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engines.scheduling.ledger import LEDGER, Blocked, StepArray
+from engines.ledger import LEDGER, Blocked, StepArray
 from engines.scheduling.plan import IntArray
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Outcome, Scheduler
-from engines.scheduling.tally import Traffic
+from engines.scheduling.step_ledger import Traffic
 
 MAX_STEPS = 1024  # bounds the memory of one stretch, nothing else
 

@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from engines.base import RequestRow, SilentObserver
-from engines.scheduling.quotas import Quota
+from engines.base import SilentObserver
+from engines.request_table import RequestRow
+from engines.scheduling.resource_gate import Quota
 from engines.simulated import engine as simulated
 from engines.simulated.engine import SimulatedEngine
 from tests.engines.scheduling.driving import config
@@ -36,7 +37,7 @@ knobs = st.fixed_dictionaries(
         "victim": st.sampled_from(["newest", "least-computed", "lowest-priority"]),
         "prompt_buckets": st.sampled_from([(), (), (10, 30)]),
         "prefix_caching": st.sampled_from([False, False, True]),
-        "quotas": st.sampled_from([{}, {}, {"a": Quota(rows=2, tokens_per_s=50.0)}]),
+        "quotas": st.sampled_from([{}, {}, {"a": Quota(max_num_seqs=2, tokens_per_s=50.0)}]),
     }
 )
 pacings = st.one_of(

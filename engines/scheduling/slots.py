@@ -15,7 +15,7 @@ from engines.scheduling.plan import IntArray
 from engines.scheduling.request import NO_SLOT, Request
 
 
-class Rows:
+class Slots:
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
         self.request: list[Request | None] = [None] * num_slots

@@ -13,17 +13,13 @@ new prompts: back-pressure, and never a drop.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from engines.scheduling.kv import KVManager
 from engines.scheduling.request import Request
-
-if TYPE_CHECKING:
-    from engines.scheduling.kv import KVManager
-    from engines.scheduling.rows import Rows
+from engines.scheduling.slots import Slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +32,10 @@ class Transfer:
     targets: list[int]  # as many of the one it goes to
 
 
-class KeptElsewhere:
-    """What SwapSpace is to swapped requests: the blocks that another instance keeps for those that come from there."""
-
-    num_blocks = 0  # of the host's: nothing is ever moved out to there, so who must give way is computed again
-    num_free = 0
-
-    def __init__(self, source: KVManager) -> None:
-        self._source = source
-
-    def take(self, count: int) -> list[int]:
-        assert count == 0, "there is no host pool"
-        return []
-
-    def release(self, blocks: list[int]) -> None:
-        if blocks:
-            self._source.give_back(blocks)
-
-    def check_invariants(self, owned: list[int]) -> None:
-        assert Counter(owned) == self._source.kept, "blocks kept for nobody, or for two"
-
-
 class Arrivals:
     """Seats whose KV is on its way from another instance. Until it is there, nobody else gets them or their blocks."""
 
-    def __init__(self, rows: Rows, kv: KVManager) -> None:
+    def __init__(self, rows: Slots, kv: KVManager) -> None:
         self._rows = rows
         self._kv = kv
         self._transfers: dict[int, Transfer] = {}  # by seat
