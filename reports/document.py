@@ -1,7 +1,6 @@
 """A report before it becomes HTML or Markdown: sections of texts, figures, tables and charts.
 
-A chart here is its data and what they mean; render/charts/ draws it. Every text is plain and is escaped by whoever
-prints it.
+A chart here is data with their meaning; render/charts/ draws it. Every text is plain; each format escapes it.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ Mark = Literal["recommended", "knee"]
 class Text:
     text: str
     tone: Tone = "plain"
-    lead: bool = False  # the sentence to read if only one is read
+    lead: bool = False  # the one sentence to read
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number to be read from afar."""
+    """A number in large type."""
 
     label: str
     value: str
@@ -38,12 +37,12 @@ class Figures:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as they are printed. The first column is text, the others are aligned right unless named in `texts`."""
+    """Cells as printed. The first column and those in `texts` are aligned left, the others right."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    marked: int | None = None  # the row that matters
-    texts: frozenset[int] = frozenset()  # columns that read from the left
+    marked: int | None = None  # index of the highlighted row
+    texts: frozenset[int] = frozenset()  # indices of columns
     caption: str = ""
 
 
@@ -52,25 +51,25 @@ class Axis:
     title: str
     log: bool = False
     domain: tuple[float, float] | None = None
-    ticks: Sequence[float] = ()  # where the numbers stand; (): wherever they fit
+    ticks: Sequence[float] = ()  # values with a label; (): chosen by the chart
     percent: bool = False
-    whole: bool = False  # it counts something: no halves
-    quiet: bool = False  # another chart below has the same axis and its title
+    whole: bool = False  # counts: no fractions on the axis
+    quiet: bool = False  # without title, as the chart below shares the axis
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A line across the chart, as an SLA is."""
+    """A line across the chart, such as an SLA."""
 
     value: float
-    label: str  # "": the line alone
+    label: str  # "": a line without label
     along: Literal["x", "y"] = "y"
-    quiet: bool = False  # no bound, but where something begins; its label is beside it, to the right
+    quiet: bool = False  # marks where something begins and is no bound; its label stands to the right
 
 
 @dataclass(frozen=True)
 class Spot:
-    """One point of a curve. `details` are shown when it is pointed at; `label` stands beside it."""
+    """One point of a curve. details: in the tooltip; label: beside the point."""
 
     x: float
     y: float
@@ -79,7 +78,7 @@ class Spot:
     details: Mapping[str, str] = field(default_factory=dict)
     y_interval: tuple[float, float] | None = None
     x_interval: tuple[float, float] | None = None
-    marks: Sequence[Mark] = ()  # each is drawn around the point, in a shape of its own
+    marks: Sequence[Mark] = ()  # shapes around the point
 
 
 @dataclass(frozen=True)
@@ -90,9 +89,9 @@ class Curve:
     y: Axis
     spots: Sequence[Spot]
     rules: Sequence[Rule] = ()
-    frontier: Sequence[tuple[float, float]] = ()  # drawn as a line of its own
-    legend: str = ""  # what the names of the series are values of
-    joined: bool = True  # not where the points go over words: there is nothing between two of them
+    frontier: Sequence[tuple[float, float]] = ()  # a separate line
+    legend: str = ""  # title: the parameter whose values name the series
+    joined: bool = True  # False where the points are of words, which have nothing between them
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class Lines:
     y: Axis
     lines: Sequence[Line]
     rules: Sequence[Rule] = ()
-    stacked: bool = False  # areas upon each other
+    stacked: bool = False  # areas on top of each other
 
 
 @dataclass(frozen=True)
@@ -118,16 +117,16 @@ class Bars:
 
     x: Axis
     parts: Sequence[tuple[str, str, float]]  # bar, part, value
-    colours: Mapping[str, str]  # of each part: a name in the palette; its order is that of the legend
+    colours: Mapping[str, str]  # part -> name in the palette, in the order of the legend
 
 
 @dataclass(frozen=True)
 class SlotTimeline:
-    """A Gantt chart of slots: what happened in each from one place on the x axis to another."""
+    """A Gantt chart of the states of slots, over steps or seconds."""
 
     x: Axis
     slots: int
-    end: float  # of the run; behind it there is nothing, not even an idle seat
+    end: float  # of the run; beyond it slots are not drawn as idle
     spans: Sequence[tuple[int, str, float, float]]  # slot, state, from, to
     colours: Mapping[str, str]
 
@@ -141,7 +140,7 @@ class Chart:
     title: str
     plot: Plot
     caption: str = ""
-    wide: bool = False  # takes the whole width of the page
+    wide: bool = False  # as wide as the page
 
 
 Block = Text | Figures | Table | Chart
@@ -151,8 +150,8 @@ Block = Text | Figures | Table | Chart
 class Section:
     title: str
     blocks: Sequence[Block]
-    folded: bool = False  # detail that is there when it is asked for
-    leads: bool = False  # what a reader with little time needs
+    folded: bool = False  # closed until the reader opens it
+    leads: bool = False  # stays open and complete in short formats
 
 
 @dataclass(frozen=True)
@@ -165,11 +164,11 @@ class Report:
     sections: Sequence[Section]
 
     def titled(self, title: str) -> Report:
-        """Under a title of somebody's own; what it says of itself stays below it."""
+        """The report under another title; its own title moves to the subtitle."""
         return replace(self, title=title, subtitle=" · ".join(one for one in (self.title, self.subtitle) if one))
 
     def without_charts(self) -> Report:
-        """The texts, figures and tables. A section with texts alone spoke of its charts, unless it leads."""
+        """The report without charts, and without sections whose texts explain charts alone."""
         kept = []
         for section in self.sections:
             blocks = [block for block in section.blocks if not isinstance(block, Chart)]

@@ -1,4 +1,4 @@
-"""A run as its report needs it."""
+"""A run with what a report needs of it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from reports.summary_schema import Distribution, Summary
 
 
 class ReportedRun(NamedTuple):
-    """`label` tells it from the other run of a pair; empty where it is alone."""
+    """label: tells two runs of a report apart; "" where there is one."""
 
     label: str
     run: RunFile
     record: RunRecord
     times: RequestTimes
-    asked: Sequence[float] = SHOWN  # percentiles of the tables
+    asked: Sequence[float] = SHOWN  # percentiles that the tables show
 
     def named(self, name: str) -> str:
-        """Of this run, where there are two of them."""
+        """The name with the label of the run before it."""
         return f"{self.label} {name}".strip()
 
     def told(self, sentence: str) -> str:

@@ -1,4 +1,4 @@
-"""Where the time of requests went, and who waited longest."""
+"""Where the latency of requests went, and the slowest requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST = 20  # requests listed
 
 
 def breakdown_section(runs: Sequence[ReportedRun]) -> Section:
-    """Parts of TTFT and of E2EL, on average and in the tail; then the worst 1 % of requests by TTFT."""
+    """Parts of TTFT and of E2EL, on average and in the tail; then the slowest 1 % of requests by TTFT."""
     blocks: list[Block] = []
     found = [(one, breakdown(one.record)) for one in runs]
     summaries = [(one.label, parts.summary()) for one, parts in found]
@@ -59,7 +59,7 @@ def _chart(metric: str, summaries: Sequence[tuple[str, Breakdown | None]]) -> Ch
 def _worst_table(label: str, requests: Sequence[SlowRequest]) -> Table:
     names = [name for name in PART_MEANINGS if any(one.parts_ns.get(name) for one in requests)]
     seen = any(one.neighbours for one in requests)
-    more = ("longest step, ms", "others seated", "prefill tokens") if seen else ()
+    more = ("longest step, ms", "others in it", "prefill tokens") if seen else ()
     rows = []
     for one in requests[:MOST]:
         cells = [f"{one.row.i}", f"{one.row.prompt_tokens:,}", f"{one.row.output_tokens:,}", number(one.total_ns / 1e6)]
@@ -73,6 +73,6 @@ def _worst_table(label: str, requests: Sequence[SlowRequest]) -> Table:
     columns = ("request", "prompt tokens", "output tokens", "TTFT, ms", *names, *more)
     cut = f", the first {MOST}" if len(requests) > MOST else ""
     whose = f" of {label}" if label else ""
-    caption = f"The worst 1 % of requests{whose} by TTFT from the scheduled time{cut}; parts in ms"
-    beside = ". Beside them the longest step of their wait, who else sat in it, and the most prompt tokens of a step"
-    return Table(columns, rows, caption=f"{caption}{beside if seen else ''}.")
+    caption = f"The slowest 1 % of requests{whose} by TTFT from the scheduled time{cut}; parts in ms"
+    steps = ". Then the longest step of the wait, the other requests in it, and the most prompt tokens of a step"
+    return Table(columns, rows, caption=f"{caption}{steps if seen else ''}.")

@@ -1,4 +1,4 @@
-"""The report of two runs: what the second changed, and why."""
+"""The report that compares two runs: what changed in the second one, and why."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from workloads.length_pairs import max_over_mean
 
 
 def comparison_report(first: ReportedRun, second: ReportedRun) -> Report:
-    """Side by side. Runs that did different work are shown too, and the first thing said is that they differ."""
+    """Both runs side by side. Of runs with different work the first sentence says that they differ."""
     runs = [first, second]
     labelled = [(one.label, one.run) for one in runs]
     same = first.run.workload.sha256 == second.run.workload.sha256
@@ -48,12 +48,12 @@ def verdict_of(same: bool) -> tuple[str, Tone]:
 
 
 def opening(label: str) -> str:
-    """As a sentence begins with it; the name of a folder stays as it is."""
+    """The label at the start of a sentence: a mode with a capital, the name of a folder unchanged."""
     return capital(label) if label in MODES else label
 
 
 def labels_of(first: RunFile, second: RunFile, names: tuple[str, str]) -> tuple[str, str]:
-    """The modes where they differ, else the folders' names."""
+    """The modes where they differ, else the names of the folders."""
     modes = (first.engine.mode, second.engine.mode)
     if modes[0] and modes[1] and modes[0] != modes[1]:
         return modes[0], modes[1]
@@ -80,7 +80,7 @@ def result_blocks(first: ReportedRun, second: ReportedRun, same: bool) -> list[B
 
 
 def lead(first: ReportedRun, second: ReportedRun) -> str:
-    """What changed, in one sentence."""
+    """The change of throughput and P99 latencies in one sentence."""
     before, after = (one.summary.throughput.output_token_per_s for one in (first, second))
     parts = []
     if before and after:
@@ -110,20 +110,20 @@ def ratio_figures(first: ReportedRun, second: ReportedRun) -> Figures:
 
 
 def predicted_gain(first: ReportedRun, second: ReportedRun) -> str | None:
-    """What theory expects of continuous over static batching: E[longest of a batch] / mean output length."""
+    """The gain of continuous over static batching, measured and predicted: E[longest of a batch] / mean output."""
     sides = {one.run.engine.mode: one for one in (first, second)}
     if set(sides) != {"static", "continuous"}:
         return None
-    seats = sides["static"].run.engine.config.get("max_num_seqs")
+    slots = sides["static"].run.engine.config.get("max_num_seqs")
     outputs = first.times.output_tokens[first.times.completed]
     slow, fast = (sides[mode].summary.throughput.output_token_per_s for mode in ("static", "continuous"))
-    if not seats or not outputs.size or not slow or not fast:
+    if not slots or not outputs.size or not slow or not fast:
         return None
-    predicted = max_over_mean(outputs, int(seats))
+    predicted = max_over_mean(outputs, int(slots))
     return (
         f"Continuous over static batching: {fast / slow:.2f}x measured, {predicted:.2f}x predicted. The prediction is "
-        f"E[longest output of {int(seats):,}] / mean output: a static batch lasts as long as its longest member. It "
-        "holds for a queue that never empties and steps that take equally long."
+        f"E[longest output of {int(slots):,}] / mean output: a static batch lasts as long as its longest request. It "
+        "holds for a queue that never empties and steps of equal length."
     )
 
 

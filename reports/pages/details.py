@@ -18,7 +18,7 @@ TONES: dict[str, Tone] = {
     "pass": "good", "ok": "good", "fail": "bad", "invalid": "bad", "inconclusive": "unsure",
     "overloaded": "unsure", "client_limited": "unsure",
 }  # fmt: skip
-LAW = "law"  # a nested setting too long for a table of one line each
+STEP_TIME_MODEL = "law"  # its name in run.json; its numbers are too many for a table of settings
 
 
 def capital(text: str) -> str:
@@ -26,14 +26,14 @@ def capital(text: str) -> str:
 
 
 def latency_name(name: str) -> str:
-    """TTFT from ttft_ms; TTFT, from schedule from ttft_sched_ms."""
+    """ "TTFT" of ttft_ms, "TTFT, from schedule" of ttft_sched_ms."""
     word = name.removesuffix("_ms")
     return word.removesuffix("_sched").upper() + (", from schedule" if word.endswith("_sched") else "")
 
 
 def latency_table(summary: Summary, chosen: Percentiles, open_loop: bool, label: str = "") -> Table:
     rows = []
-    with_p99 = 99 in chosen.asked  # whose interval it is
+    with_p99 = 99 in chosen.asked  # the interval is of the P99
     for name in LATENCIES:
         if name.endswith("_sched_ms") and not open_loop:
             continue
@@ -57,7 +57,7 @@ def sla_table(results: Sequence[SlaResult]) -> Table:
 
 
 def configuration(runs: Sequence[tuple[str, RunFile]]) -> Section:
-    """Settings side by side; of two runs, those that differ come first."""
+    """Settings side by side, those that differ first."""
     settings = [_settings(run) for _, run in runs]
     names = list(dict.fromkeys(name for one in settings for name in one))
     rows = [(name, *(one.get(name, MISSING) for one in settings)) for name in names]
@@ -82,7 +82,9 @@ def _settings(run: RunFile) -> dict[str, str]:
         if found:
             word = kind.replace("_", " ")
             named[word] = " · ".join(f"{name} {number(value)}" for name, value in found.items())
-    named |= {name.replace("_", "-"): value for name, value in engine.config.items() if name not in (LAW, "mode")}
+    named |= {
+        name.replace("_", "-"): value for name, value in engine.config.items() if name not in (STEP_TIME_MODEL, "mode")
+    }
     return {name: _shown(value) for name, value in named.items() if value not in (None, "", [], {})}
 
 
@@ -108,18 +110,18 @@ def environment(runs: Sequence[tuple[str, RunFile]]) -> Section:
 
 
 def definition_section(run: RunFile | None = None) -> Section:
-    """As the run was written with: another version may mean something else by a name."""
+    """The definitions stored with the run, as another version may define a name differently."""
     rows = list((run.definitions if run and run.definitions else definitions()).items())
     return Section("Definitions", [Table(("number", "what it means"), rows, texts=frozenset({1}))], folded=True)
 
 
 def warnings_of(run: RunFile, label: str = "") -> list[Block]:
-    """What must be known before a number is believed."""
-    said = [run.engine.prediction] if run.engine.prediction else []
+    """The prediction, the reasons of the validity verdict and the notes: what qualifies every number of the run."""
+    texts = [run.engine.prediction] if run.engine.prediction else []
     if run.validity is not None:
-        said += list(run.validity.reasons)
-    said += [f"note: {one}" for one in run.notes]
-    return [Text(f"{label}: {one}" if label else capital(one), "unsure") for one in said]
+        texts += list(run.validity.reasons)
+    texts += [f"note: {one}" for one in run.notes]
+    return [Text(f"{label}: {one}" if label else capital(one), "unsure") for one in texts]
 
 
 LONGEST = 60
@@ -131,9 +133,9 @@ DISTRIBUTION = re.compile(r"\s*(prompt|output)=(.*)", re.DOTALL)
 def workload_title(spec: str) -> str:
     """azure-conv · trace.jsonl · prompt lognormal(…); output 128 · azure-conv for tenants a, b"""
     parts = split_outside_brackets(spec.removesuffix(";"), ";")
-    laws = [found for part in parts if (found := DISTRIBUTION.fullmatch(part)) is not None]
-    if len(laws) == len(parts):
-        return "; ".join(f"{one[1]} {_cut(one[2], LONGEST // 2)}" for one in laws)
+    lengths = [found for part in parts if (found := DISTRIBUTION.fullmatch(part)) is not None]
+    if len(lengths) == len(parts):
+        return "; ".join(f"{one[1]} {_cut(one[2], LONGEST // 2)}" for one in lengths)
     base, shared, rest = spec.rpartition(" for ")
     tenants = [found[1] for part in split_outside_brackets(rest, ";") if (found := TENANT.match(part)) is not None]
     if tenants:

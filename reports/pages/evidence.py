@@ -1,4 +1,4 @@
-"""What a verdict rests on: distributions, signals over time, slots, and where the work went."""
+"""The evidence for a verdict: distributions, signals over time, slots, and where the work went."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reports.instances import records_by_instance, steps_by_instance
 from reports.over_time import distribution_curve, latency_over_time, requests_over_time, signals_over_time
 from reports.pages.breakdown import breakdown_section
 from reports.pages.details import latency_table
-from reports.pages.slots import seats_chart, slot_charts
+from reports.pages.slots import slot_charts, slot_states_chart
 from reports.pages.splits import group_section, with_stages
 from reports.render.axis_limits import fitted
 from reports.render.breakdown import SLOT_KINDS, TOKEN_KINDS, waste_sentence
@@ -22,7 +22,7 @@ from reports.summary_schema import Waste
 
 
 def evidence(runs: Sequence[ReportedRun], *, slots: bool = True) -> list[Section]:
-    """Of one run or of two beside each other; sections without anything in them are left out."""
+    """The sections for one run, or for two side by side; empty ones are left out."""
     tables: list[Block] = [latency_table(one.summary, one.percentiles, one.open_loop, one.label) for one in runs]
     sections = [
         Section("Latency", [*latency_charts(runs), *tables]),
@@ -64,7 +64,7 @@ def latency_charts(runs: Sequence[ReportedRun]) -> list[Chart]:
 
 
 def instance_blocks(runs: Sequence[ReportedRun]) -> list[Block]:
-    """Of disaggregated engines."""
+    """The instances and the KV transfers of disaggregated runs."""
     blocks: list[Block] = []
     for one in runs:
         if one.summary.instances:
@@ -91,8 +91,8 @@ def _signals_over_time(runs: Sequence[ReportedRun]) -> list[Chart]:
     for name, title, axis in (
         ("device_busy", "Device busy", Axis("device busy", domain=(0, 1), percent=True)),
         ("kv_usage", "KV cache in use", Axis("KV blocks in use", percent=True)),
-        ("running", "Running", Axis("requests in a seat", whole=True)),
-        ("waiting", "Waiting", Axis("requests in the queue")),
+        ("running", "Running", Axis("running requests", whole=True)),
+        ("waiting", "Waiting", Axis("waiting requests")),
     ):
         lines = [
             Line(label or title, course.at_s.tolist(), course.values[name], f"series-{at}")
@@ -105,7 +105,7 @@ def _signals_over_time(runs: Sequence[ReportedRun]) -> list[Chart]:
 
 
 def _requests_over_time(runs: Sequence[ReportedRun]) -> Chart | None:
-    """Where requests come at a rate: what was asked beside what was done."""
+    """Requests per second due and completed, of runs in open loop."""
     lines = []
     for at, one in enumerate(runs):
         if not one.open_loop:
@@ -120,7 +120,7 @@ def _requests_over_time(runs: Sequence[ReportedRun]) -> Chart | None:
 
 
 def _latency_over_time(word: str, runs: Sequence[ReportedRun]) -> Chart | None:
-    """TTFT by the scheduled time, where requests come at a rate; else by the first token, as TPOT."""
+    """TTFT by the scheduled time in open loop; else, and TPOT always, by the time of the first token."""
     scheduled = word == "ttft" and all(one.open_loop for one in runs)
     lines = []
     for at, one in enumerate(runs):
@@ -143,12 +143,12 @@ def slot_sections(runs: Sequence[ReportedRun]) -> list[Section]:
     ]
     charts: list[Block] = list(slot_charts(parts))
     for at, (label, record, run) in enumerate(parts, start=1):
-        name = f"seats-{at}" if len(parts) > 1 else "seats"
-        found = seats_chart(name, label, record, run)
+        name = f"slot-states-{at}" if len(parts) > 1 else "slot-states"
+        found = slot_states_chart(name, label, record, run)
         charts += [] if found is None else [found]
     if not charts:
         return []
-    hint = Text("Shift and wheel zoom into a slot timeline, dragging moves it.")
+    hint = Text("Shift and the mouse wheel zoom a slot timeline; dragging moves it.")
     return [Section("Slots", [*charts, hint])]
 
 
@@ -159,7 +159,7 @@ def waste_sections(runs: Sequence[ReportedRun]) -> list[Section]:
     blocks: list[Block] = [Text(one.told(waste_sentence(waste))) for one, waste in seen]
     parts = [(one.label or "this run", waste) for one, waste in seen]
     blocks.append(_waste_chart("launched-tokens", "Launched tokens", TOKEN_KINDS, parts))
-    blocks.append(_waste_chart("slot-steps", "Slot-steps (seats times steps)", SLOT_KINDS, parts))
+    blocks.append(_waste_chart("slot-steps", "Slot-steps (slots × steps)", SLOT_KINDS, parts))
     for one, waste in seen:
         blocks.append(_waste_table(one.label, waste))
     return [Section("Where the work went", blocks)]

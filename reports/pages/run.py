@@ -47,7 +47,7 @@ def title_of(run: RunFile) -> str:
 
 
 def verdict_of(run: RunFile) -> tuple[str, Tone]:
-    """(the word, its tone), as the terminal has it."""
+    """(the word, its tone), the word as in the terminal."""
     validity = run.validity.verdict if run.validity else "ok"
     if run.interrupted:
         return "INTERRUPTED", "unsure"

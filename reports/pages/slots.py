@@ -1,4 +1,4 @@
-"""The slot timeline as a chart: who sat where, and when a seat was empty."""
+"""The slot timeline as charts: the state of every slot over steps and over seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reports.slots import SlotState, Span, num_slots, slot_spans
 NAMES = {
     SlotState.DECODE: ("decode", "decode"),
     SlotState.PREFILL: ("prefill", "prefill"),
-    SlotState.TRANSFER: ("KV on its way", "series-3"),
+    SlotState.TRANSFER: ("KV transfer", "series-3"),
     SlotState.PADDING: ("padding only", "padding"),
     SlotState.DEAD: ("dead row", "dead"),
     SlotState.HELD: ("held", "held"),
@@ -24,7 +24,7 @@ NAMES = {
     SlotState.IDLE: ("idle", "idle"),
 }
 MOST_SLOTS = 48
-MOST_SPANS = 2000  # drawn of one run; a longer run shows a window
+MOST_SPANS = 2000  # drawn of one run; of a longer run a window is shown
 LEAST_STEPS = 40
 
 Labelled = tuple[str, RunRecord, RunFile]
@@ -38,7 +38,7 @@ class Window(NamedTuple):
 
 
 def slot_charts(runs: Sequence[Labelled]) -> list[Chart]:
-    """Each run's slots over steps and then over seconds, one run above the other on the same axis; [] without seats."""
+    """Each run's slots over steps and then over seconds, one run above the other on the same axis; [] without slots."""
     seen = [(label, record, run, slot_spans(record, run)) for label, record, run in runs if len(record.steps)]
     seen = [one for one in seen if one[3]]
     if not seen:
@@ -57,7 +57,7 @@ def slot_charts(runs: Sequence[Labelled]) -> list[Chart]:
 
 
 def _window(runs: Sequence[Sequence[Span]], end: int, middle: bool) -> Window:
-    """As many steps as can be drawn: from the first, or in the middle where the load comes at a rate."""
+    """As many steps as can be drawn: from the first one, or around the middle where the load comes at a rate."""
     most = max(sum(one.slot < MOST_SLOTS for one in spans) for spans in runs)
     length = min(end, max(LEAST_STEPS, int(end * min(1.0, MOST_SPANS / max(1, most)))))
     begin = (end - length) // 2 + 1 if middle else 1
@@ -77,11 +77,11 @@ def _chart(
     slots, steps = num_slots(record), len(record.steps)
     drawn = min(slots, MOST_SLOTS)
     rows = []
-    for slot, seat, begin, until in spans:
-        begin, until = max(begin, window.begin), min(until, window.end, steps)  # a crash may have lost steps
+    for slot, state, begin, until in spans:
+        begin, until = max(begin, window.begin), min(until, window.end, steps)  # steps may be lost in a crash
         if slot < drawn and begin <= until:
-            rows.append((slot, NAMES[seat][0], *_place(record, begin, until, unit)))
-    states = {name: colour for seat, (name, colour) in NAMES.items() if any(row[1] == name for row in rows)}
+            rows.append((slot, NAMES[state][0], *_place(record, begin, until, unit)))
+    states = {name: colour for name, colour in NAMES.values() if any(row[1] == name for row in rows)}
     states |= dict([NAMES[SlotState.IDLE]])
     whole = window.begin == 1 and window.end >= steps
     shown = "The whole run" if whole else f"Steps {window.begin:,} to {min(window.end, steps):,} of {steps:,}"
@@ -101,7 +101,7 @@ def _place(record: RunRecord, begin: int, end: int, unit: str) -> tuple[float, f
     if unit == "step":
         return float(begin - 1), float(end)
     steps = record.steps
-    # A span lasts to the start of the next step, so that the host's work between two steps tears no gap.
+    # A span lasts to the start of the next step, so that the time of the host between steps is no gap.
     until = steps["start_ns"][end] if end < len(steps) else steps["end_ns"][end - 1]
     return round(float(steps["start_ns"][begin - 1]) / 1e9, 6), round(float(until) / 1e9, 6)
 
@@ -118,16 +118,16 @@ def _domain(
     return min(one[0] for one in places), max(one[1] for one in places)
 
 
-def seats_chart(name: str, label: str, record: RunRecord, run: RunFile) -> Chart | None:
-    """All seats of a whole run by what happened in them."""
-    at, seats = slots_over_time(record, run)
-    if not seats:
+def slot_states_chart(name: str, label: str, record: RunRecord, run: RunFile) -> Chart | None:
+    """The slots of a whole run by their state, over steps; None without slots."""
+    at, states = slots_over_time(record, run)
+    if not states:
         return None
-    lines = [Line(name, at.tolist(), seats[seat], colour) for seat, (name, colour) in NAMES.items() if seat in seats]
+    lines = [Line(name, at.tolist(), states[one], colour) for one, (name, colour) in NAMES.items() if one in states]
     return Chart(
         name,
-        f"Seats, {label}" if label else "Seats",
-        Lines(Axis("step"), Axis("seats", domain=(0, num_slots(record)), whole=True), lines, stacked=True),
-        caption="All seats of the whole run by what happened in them.",
+        f"States of all slots, {label}" if label else "States of all slots",
+        Lines(Axis("step"), Axis("slots", domain=(0, num_slots(record)), whole=True), lines, stacked=True),
+        caption="Slots of the whole run by their state.",
         wide=not label,
     )

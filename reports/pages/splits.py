@@ -28,8 +28,8 @@ def group_section(runs: Sequence[ReportedRun]) -> Section:
         for name, groups in summary.splits.items():
             blocks.append(_group_table(f"{one.label}, {name}" if one.label else name, groups, one.open_loop))
         if summary.service_gap_tokens is not None:
-            gap = f"Service gap between tenants: {number(summary.service_gap_tokens)} tokens, the most by which one got"
-            blocks.append(Text(one.told(f"{gap} ahead of another while both had requests waiting.")))
+            gap = f"Service gap between tenants: {number(summary.service_gap_tokens)} tokens, the largest lead of"
+            blocks.append(Text(one.told(f"{gap} one over another while both had requests waiting.")))
     return Section("Tenants, priorities, prompts, stages", blocks)
 
 
@@ -43,11 +43,11 @@ def _group_table(name: str, groups: Mapping[str, Group], open_loop: bool) -> Tab
         counts = (f"{one.requests:,}", f"{one.completed:,}")
         rows.append((label, *counts, *map(number, times), f"{one.preemptions:,}", f"{one.service_tokens:,}"))
     schedule = ", TTFT and E2EL from the scheduled time" if open_loop else ""
-    caption = f"Times in ms{schedule}; the wait is that for a first seat; {SERVICE}."
+    caption = f"Times in ms{schedule}; the wait is for a first slot; {SERVICE}."
     return Table((name, *GROUP_COLUMNS), rows, caption=caption)
 
 
-LEAST_LABELLED = 0.08  # of a chart's width, under which a stage has a mark without a label
+LEAST_LABELLED = 0.08  # share of a chart's width below which the mark of a stage has no label
 
 
 def stage_table(one: ReportedRun) -> Table:
@@ -63,7 +63,7 @@ def stage_table(one: ReportedRun) -> Table:
 
 
 def with_stages(chart: Chart, runs: Sequence[ReportedRun]) -> Chart:
-    """The chart over time with a mark where each stage begins; as it is, where the runs have not the same stages."""
+    """The chart over time with a mark where each stage begins; unchanged where the runs have different stages."""
     schedules = {one.run.workload.pacing.rate_schedule for one in runs}
     stages = Stages.of(schedules.pop()) if len(schedules) == 1 else None
     ends_s = [int(one.times.end_ns.max()) / NS for one in runs if len(one.times)]
@@ -74,7 +74,7 @@ def with_stages(chart: Chart, runs: Sequence[ReportedRun]) -> Chart:
 
 
 def _mark(span: Span, until_s: float) -> Rule:
-    """ "8/s", of a ramp "4..24/s". What comes after the last end goes on with the rate before it: a mark alone."""
+    """ "8/s", of a ramp "4..24/s"; no label after the last stage, where its rate goes on."""
     low, high = span.stage.from_per_s, span.stage.to_per_s
     rate = f"{low:.4g}/s" if low == high else f"{low:.4g}..{high:.4g}/s"
     room = span.key != "then" and span.lasted_s(until_s) >= LEAST_LABELLED * until_s

@@ -1,4 +1,4 @@
-"""The report of a sweep: what to set, the curves it rests on, and every point."""
+"""The report of a sweep: the recommendation, its curves, and every point."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ POINT_COLUMNS = (
 
 
 def sweep_report(sweep: SweepFile, shown: ReportedRun | None) -> Report:
-    """`shown`: the run of the recommended point (or of another, where none is recommended), as evidence and for its
-    settings; None if no run is left."""
+    """shown: the run of the recommended point, or of another where none is recommended, for evidence and settings; None
+    where no run folder is left."""
     curve = merge(sweep.points)
     word, tone = verdict_of(sweep)
     sections = [
@@ -113,7 +113,7 @@ def point_blocks(sweep: SweepFile, curve: Sequence[CurvePoint]) -> list[Block]:
     if (idle := unused_slots(sweep)) is not None:
         blocks.append(Text(idle))
     if any(why for _, why in reasons):
-        blocks.append(Table((", ".join(sweep.params), "what limits this point"), reasons, marked, frozenset({1})))
+        blocks.append(Table((", ".join(sweep.params), "limit of this point"), reasons, marked, frozenset({1})))
     return blocks
 
 
@@ -132,7 +132,7 @@ def _cells(one: CurvePoint) -> tuple[str, ...]:
 
 
 def sla_word(point: Point) -> str:
-    """pass, fail or inconclusive; and what is wrong with the run itself."""
+    """The verdict of the SLAs, and before it that of the run's validity unless it is ok."""
     words = []
     if point.validity is not None and point.validity.verdict != "ok":
         words.append(point.validity.verdict.replace("_", " "))
@@ -142,7 +142,7 @@ def sla_word(point: Point) -> str:
 
 
 def tenant_blocks(sweep: SweepFile, curve: Sequence[CurvePoint]) -> list[Block]:
-    """P99 TTFT and P99 TPOT of each tenant, a row per setting; nothing where no run has two tenants."""
+    """P99 TTFT and P99 TPOT of each tenant, a row for each setting; [] where no run has two tenants."""
     names, rows = tenants_of(curve)
     if not names:
         return []

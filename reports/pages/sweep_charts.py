@@ -25,7 +25,7 @@ Values = tuple[Value, ...]
 
 
 def curve_charts(sweep: SweepFile, curve: Sequence[CurvePoint]) -> list[Chart]:
-    """Those that the sweep's points have numbers for."""
+    """The charts for which the points have numbers."""
     charts = [_throughput_against(sweep, curve, word, field) for word, field in LATENCIES]
     if len({one.point.rate_per_s for one in curve if one.point.rate_per_s}) > 1:
         charts += [_latency_against_rate(sweep, curve, word, field) for word, field in LATENCIES[:2]]
@@ -40,7 +40,7 @@ def _throughput_against(sweep: SweepFile, curve: Sequence[CurvePoint], word: str
     if not spots:
         return None
     plot = _plot("output tok/s", f"P99 {word}, ms", spots, _sla_rules(sweep, field))
-    caption = _caption("Right and low is good.", spots)
+    caption = _caption("Lower right is better.", spots)
     return Chart(
         f"throughput-p99-{word.lower()}",
         f"Throughput against P99 {word}",
@@ -81,7 +81,7 @@ def _per_user(sweep: SweepFile, curve: Sequence[CurvePoint]) -> Chart | None:
     if not spots:
         return None
     plot = _over(_plot("tok/s per user", "output tok/s in total", spots), sweep, curve, along)
-    said = "What one user sees (1000 / median TPOT) against what all get together."
+    said = "Speed of one request (1000 / median TPOT) against the throughput of all."
     if plot.joined:
         edge = [(one.point.tokens_per_s_per_user or 0.0, one.point.output_token_per_s or 0.0) for one in pareto(curve)]
         plot = replace(plot, frontier=edge)
@@ -90,7 +90,7 @@ def _per_user(sweep: SweepFile, curve: Sequence[CurvePoint]) -> Chart | None:
 
 
 def _caption(said: str, spots: Sequence[Spot]) -> str:
-    """With what the marks and the bars in it mean."""
+    """The caption with the meaning of the marks and bars that occur."""
     told = [said] + [text for mark, text in MARKS.items() if any(mark in one.marks for one in spots)]
     told += [INTERVALS] if any(one.y_interval or one.x_interval for one in spots) else []
     return " ".join(one for one in told if one)
@@ -117,14 +117,14 @@ def gain_charts(sweep: SweepFile) -> list[Chart]:
     x = replace(fitted(others[0], [one.x for one in both]), ticks=[one.x for one in measured])
     plot = Curve(x, fitted("continuous / static", [one.y for one in both]), both)
     caption = (
-        "Output tok/s of continuous over static batching. A static batch lasts as long as its longest output, so "
-        "theory expects E[longest] / mean: for a queue that never empties and steps that take equally long."
+        "Output tok/s of continuous over static batching. A static batch lasts as long as its longest output, so the "
+        "prediction is E[longest] / mean, for a queue that never empties and steps of equal length."
     )
     return [Chart("static-continuous", "What continuous batching gains", plot, caption, wide=True)]
 
 
 def _plot(x: str, y: str, spots: Sequence[Spot], rules: Sequence[Rule] = ()) -> Curve:
-    """With room for points, intervals and rules. Rates are never logarithmic: twice as far is twice as much."""
+    """Axes with room for points, intervals and rules. Rates are never logarithmic, so that distances compare."""
     across = [value for one in spots for value in (one.x, *(one.x_interval or ()))]
     up = [value for one in spots for value in (one.y, *(one.y_interval or ()))]
     y_axis = fitted(y, [*up, *(one.value for one in rules)], may_be_log=y.endswith("ms"))
@@ -132,13 +132,13 @@ def _plot(x: str, y: str, spots: Sequence[Spot], rules: Sequence[Rule] = ()) -> 
 
 
 def _along(curve: Sequence[CurvePoint]) -> int:
-    """The parameter that lines follow: the first whose values are numbers; there is nothing between two words."""
+    """The index of the parameter along which points are joined: the first with numeric values."""
     columns = list(zip(*(one.values for one in curve), strict=True))
     return next((at for at, column in enumerate(columns) if numeric(column)), 0)
 
 
 def _cuts(curve: Sequence[CurvePoint], along: int) -> dict[Values, list[CurvePoint]]:
-    """A line for each value of the other parameter; {(): all} where there is none."""
+    """The points of each line by the values of the other parameter; {(): all} without another."""
     cuts: dict[Values, list[CurvePoint]] = {}
     for one in curve:
         cuts.setdefault(one.values[:along] + one.values[along + 1 :], []).append(one)
@@ -146,7 +146,7 @@ def _cuts(curve: Sequence[CurvePoint], along: int) -> dict[Values, list[CurvePoi
 
 
 def _over(plot: Curve, sweep: SweepFile, curve: Sequence[CurvePoint], along: int) -> Curve:
-    """The plot with the other parameter's name over the legend, and without lines between words."""
+    """The plot with the other parameter as title of the legend, joined only along numbers."""
     others = sweep.params[:along] + sweep.params[along + 1 :]
     return replace(plot, legend=", ".join(others), joined=numeric(one.values[along] for one in curve))
 
@@ -161,7 +161,7 @@ def _spots(
     knees: Collection[Values] = (),
     labelled: bool = True,
 ) -> list[Spot]:
-    """One per setting that has both numbers. `x_field` None: the parameter `along` itself."""
+    """A spot for each setting with both numbers. x_field None: the value of the parameter `along`."""
     advice = sweep.recommendation
     marked: dict[Mark, Collection[Values]] = {
         "recommended": [advice.values] if advice and advice.values else [],
@@ -191,7 +191,7 @@ def _spots(
 
 
 def details(sweep: SweepFile, one: CurvePoint) -> dict[str, str]:
-    """What a point says when it is pointed at; why it is where it is comes last."""
+    """The lines of a point's tooltip; what limits it comes last."""
     point, signals = one.point, one.point.signals
     said = {param: short_label([value]) for param, value in zip(sweep.params, one.values, strict=True)}
     said |= {"output tok/s": number(point.output_token_per_s), "requests/s": number(point.request_per_s)}
@@ -209,6 +209,6 @@ def details(sweep: SweepFile, one: CurvePoint) -> dict[str, str]:
 
 
 def _sla_rules(sweep: SweepFile, field: str) -> list[Rule]:
-    """SLAs on this number. In open loop TTFT and E2EL of a point are from the schedule, and so are they."""
+    """The SLAs on this field. In open loop both are from the scheduled time."""
     parsed = [one for one in map(parse_sla, sweep.sla) if one.scope is None]
     return [Rule(one.bound, one.expr) for one in parsed if one.metric.replace("_sched_ms", "_ms") == field]

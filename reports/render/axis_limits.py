@@ -11,7 +11,7 @@ FARTHEST = 1e150
 
 
 def drawable(values: Iterable[float]) -> list[float]:
-    """Those that are numbers, none farther than FARTHEST."""
+    """The finite values, moved to within ±FARTHEST."""
     return [within(one) for one in values if math.isfinite(one)]
 
 
@@ -26,8 +26,8 @@ NARROW = 0.02  # a span below this share of the values is hardly a difference: i
 
 
 def fitted(title: str, values: Sequence[float], *, may_be_log: bool = True) -> Axis:
-    """Logarithmic when the values span more than 10x; with some room around them, and from 0 where they come near.
-    What is no number has no place on an axis; see extent.py for what is too large."""
+    """An axis with some room around the values: logarithmic where they span more than 10x, from 0 where they come near.
+    Values that are no numbers are left out, those beyond FARTHEST count as FARTHEST."""
     known = drawable(values) or [0.0, 1.0]
     low, high = min(known), max(known)
     if may_be_log and low > 0 and high > LOG_SPAN * low:
@@ -41,7 +41,7 @@ def fitted(title: str, values: Sequence[float], *, may_be_log: bool = True) -> A
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2, 5, 10, ...; over more than three decades the powers of ten alone, and over very many not all of them."""
+    """1, 2, 5, 10, ...; over more than three decades powers of ten alone, at most about MOST_POWERS of them."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     steps = (1,) if math.log10(high) - math.log10(low) > 3 else (1, 2, 5)
     powers = range(first, last + 1, 1 + (last - first) // MOST_POWERS)

@@ -14,62 +14,68 @@ from reports.summary_schema import Breakdown, Part, Waste
 
 WIDE = 120  # columns, from which on the table has room for words
 PART_MEANINGS = {
-    "client": "not yet sent: capped, or late",
-    "intake": "sent, while a step ran",
-    "queue": "waiting for a first seat",
-    "prefill": "seated, before the first token",
-    "preempted": "without a seat again",
-    "server": "in the server, before the first token",
-    "handover": "until a step to decode with room for it",
-    "transfer": "KV on its way to the decode instance",
-    "decode": "seated, after the first token",
+    "client": "scheduled, not yet sent: concurrency cap or late client",
+    "intake": "sent, not yet submitted: a step was running",
+    "queue": "waiting for its first slot",
+    "prefill": "running, before its first token",
+    "preempted": "preempted, waiting for a slot again",
+    "server": "in the server, before its first token",
+    "handover": "waiting until the decode instance has room",
+    "transfer": "KV transfer to the decode instance",
+    "decode": "running, after its first token",
 }
 BLOCK_MEANINGS = {
-    "rows": "no seat was free",
-    "tokens": "the step's tokens were spent",
-    "kv": "no KV was free",
-    "watermark": "free KV was kept back",
-    "batch": "a batch had to end",
-    "preempted": "somebody had lost a seat",
-    "quota": "the tenant's quota",
-    "peak": "KV would have run out",
-    "patience": "a batch waited to fill",
+    "rows": "no slot was free",
+    "tokens": "the token budget of the step was spent",
+    "kv": "too few KV blocks were free",
+    "watermark": "free KV blocks would fall below the watermark",
+    "batch": "the static batch had to end",
+    "preempted": "a running request was preempted in this step",
+    "quota": "the tenant's quota was spent",
+    "peak": "the predicted KV peak exceeds the pool",
+    "patience": "the static batch waited for more requests",
 }
 
 
 def breakdown_view(parts: Breakdown, *, width: int) -> RenderableType:
-    """The table; what its names mean is beside them where there is room, else below."""
+    """The table of parts; their meanings in a column from `WIDE` columns on, else in a text below."""
     if width >= WIDE:
         return breakdown_table(parts)
-    told = [f"{name}: {PART_MEANINGS[name]}" for name in parts.e2el]
-    told += [f"blocked by {reason}: {BLOCK_MEANINGS[reason]}" for reason in parts.blocked]
-    return Group(breakdown_table(parts, explained=False), Text("; ".join(told) + ".", "dim"))
+    meanings = [f"{name}: {PART_MEANINGS[name]}" for name in parts.e2el]
+    meanings += [f"blocked by {block_name(reason)}: {BLOCK_MEANINGS[reason]}" for reason in parts.blocked]
+    return Group(breakdown_table(parts, explained=False), Text("; ".join(meanings) + ".", "dim"))
+
+
+def block_name(reason: str) -> str:
+    """The name shown for a reason of the ledger: run.json says `rows` where no slot was free."""
+    return "slots" if reason == "rows" else reason
 
 
 def breakdown_table(parts: Breakdown, *, explained: bool = True) -> Table:
-    """Means over all requests, and over those at or above P99, with their shares of the latency. Times in ms."""
+    """A row for each part: its mean over all requests and over those at or above P99, in ms and as a share of the
+    latency."""
     table = Table(spare=[4], box=None, header_style="bold", pad_edge=False)
-    table.add_column("time went to, ms", no_wrap=True)
+    table.add_column("part, ms and share", no_wrap=True)
     for name in ("TTFT", "from P99 on", "E2EL", "from P99 on"):
         table.add_column(name, justify="right", no_wrap=True)
     if explained:
         table.add_column("")
     for name in parts.e2el:
-        words = [PART_MEANINGS[name]] if explained else []
-        table.add_row(name, *_cells(parts.ttft.get(name)), *_cells(parts.e2el[name]), *words)
+        meaning = [PART_MEANINGS[name]] if explained else []
+        table.add_row(name, *_cells(parts.ttft.get(name)), *_cells(parts.e2el[name]), *meaning)
         if name == "queue":
             for reason, part in parts.blocked.items():
-                words = [BLOCK_MEANINGS[reason]] if explained else []
-                table.add_row(f"  blocked: {reason}", *_cells(part), *_cells(None), *words, style="dim")
+                meaning = [BLOCK_MEANINGS[reason]] if explained else []
+                table.add_row(f"  blocked: {block_name(reason)}", *_cells(part), *_cells(None), *meaning, style="dim")
     return table
 
 
 def worst_table(requests: Sequence[SlowRequest], title: str) -> Table:
-    """One line a request: its lengths, its latency and the parts of it in ms, and what ran meanwhile: the longest step,
-    who else sat in it, and the most prompt tokens that one step computed. Two lines of header keep it in 80 columns."""
+    """A row for each request: its lengths, its latency and the parts of it in ms; of the steps it waited for, the
+    longest, the other requests in that one, and the most prompt tokens of any. Two header lines fit 80 columns."""
     names = [name for name in PART_MEANINGS if any(one.parts_ns.get(name) for one in requests)]
     seen = any(one.neighbours for one in requests)
-    near_names = ("longest\nstep ms", "other\nseats", "prefill\ntokens") if seen else ()
+    near_names = ("longest\nstep ms", "others\nin it", "prefill\ntokens") if seen else ()
     spare = [-1, -2, -3] if seen else []
     table = Table(spare=spare, box=None, header_style="bold", pad_edge=False, collapse_padding=True)
     for name in (title.replace(" ", "\n", 1), "prompt", "output", "ms", *names, *near_names):
@@ -87,7 +93,7 @@ def worst_table(requests: Sequence[SlowRequest], title: str) -> Table:
 
 
 def _cells(part: Part | None) -> tuple[str, str]:
-    """Of all requests, and of those at or above P99."""
+    """(of all requests, of those at or above P99)"""
     if part is None:
         return "", ""
     pairs = ((part.mean_ms, part.share), (part.tail_mean_ms, part.tail_share))
@@ -95,29 +101,29 @@ def _cells(part: Part | None) -> tuple[str, str]:
     return whole, tail
 
 
-MEANING_WIDTH = 20  # columns for what a kind is, or it is not said
+MEANING_WIDTH = 20  # columns that the meaning of a kind needs at least; with fewer it is left out
 TOKEN_KINDS = (
-    ("useful_tokens", "useful", "prompt and output tokens that a request wanted"),
-    ("prompt_padding_tokens", "prompt padding", "shorter prompts filled up to the longest of their static batch"),
-    ("bucket_padding_tokens", "bucket padding", "rows filled up to the next shape that can be launched"),
-    ("dead_row_tokens", "dead rows", "finished requests computed until the longest of their batch ends"),
-    ("recomputed_tokens", "recomputed", "KV that was lost to a preemption and computed again"),
-    ("discarded_tokens", "discarded", "computed for a request that had ended already"),
+    ("useful_tokens", "useful", "prompt and output tokens of requests"),
+    ("prompt_padding_tokens", "prompt padding", "shorter prompts padded to the longest of their static batch"),
+    ("bucket_padding_tokens", "bucket padding", "batches padded to the next size that can be launched"),
+    ("dead_row_tokens", "dead rows", "finished requests launched until their static batch ends"),
+    ("recomputed_tokens", "recomputed", "KV lost in a preemption and computed again"),
+    ("discarded_tokens", "discarded", "computed for a request that had already ended"),
 )
 SLOT_KINDS = (
-    ("active_slot_steps", "active", "an unfinished request sat there"),
-    ("dead_slot_steps", "dead", "a finished request was still launched with its batch"),
-    ("idle_slot_steps", "idle", "nobody sat there, or a finished request held the seat"),
+    ("active_slot_steps", "active", "an unfinished request in the slot"),
+    ("dead_slot_steps", "dead", "a finished request, launched until its static batch ends"),
+    ("idle_slot_steps", "idle", "an empty slot, or one held by a finished request"),
 )
 
 
 def token_table(waste: Waste) -> Table:
-    """Launched tokens by what became of them; kinds that did not occur are left out."""
+    """Launched tokens by kind; kinds that did not occur are left out."""
     return _kinds_table("launched tokens", waste, TOKEN_KINDS, waste.launched_tokens)
 
 
 def slot_table(waste: Waste) -> Table:
-    """Slot-steps (seats times steps) by who sat there."""
+    """Slot-steps (slots × steps) by the state of the slot."""
     return _kinds_table("slot-steps", waste, SLOT_KINDS, waste.slot_steps)
 
 
@@ -135,20 +141,20 @@ def _kinds_table(title: str, waste: Waste, kinds: tuple[tuple[str, str, str], ..
 
 
 def waste_sentence(waste: Waste) -> str:
-    """Where the seats and the tokens went, in words."""
+    """The waste of slots and of tokens in one sentence; "" where nothing was launched."""
     if not waste.slot_steps or not waste.launched_tokens:
         return ""
     lost = waste.dead_slot_steps + waste.idle_slot_steps
     parts = [
-        f"{count:,} {words}"
-        for count, words in (
-            (waste.dead_slot_steps, "with a finished request kept in its batch"),
-            (waste.idle_slot_steps, "with nobody at work in the seat"),
+        f"{count:,} {state}"
+        for count, state in (
+            (waste.dead_slot_steps, "dead (a finished request kept in its static batch)"),
+            (waste.idle_slot_steps, "idle"),
         )
         if count
     ]
-    seats = f"{lost:,} of {waste.slot_steps:,} slot-steps did no work ({lost / waste.slot_steps:.0%})"
-    useless = waste.launched_tokens - waste.useful_tokens
+    slots = f"{lost:,} of {waste.slot_steps:,} slot-steps were wasted ({lost / waste.slot_steps:.0%})"
+    wasted = waste.launched_tokens - waste.useful_tokens
     kinds = (
         (waste.dead_row_tokens, "dead rows"),
         (waste.prompt_padding_tokens, "prompt padding"),
@@ -157,7 +163,7 @@ def waste_sentence(waste: Waste) -> str:
         (waste.discarded_tokens, "discarded"),
     )
     tokens = (
-        f"{useless:,} of {waste.launched_tokens:,} launched tokens were useless ({useless / waste.launched_tokens:.0%})"
+        f"{wasted:,} of {waste.launched_tokens:,} launched tokens were wasted ({wasted / waste.launched_tokens:.0%})"
     )
     detail = ", ".join(f"{count:,} {name}" for count, name in kinds if count)
-    return f"{seats}{': ' + ', '.join(parts) if parts else ''}; {tokens}{': ' + detail if detail else ''}."
+    return f"{slots}{': ' + ', '.join(parts) if parts else ''}; {tokens}{': ' + detail if detail else ''}."

@@ -45,14 +45,14 @@ def _checks_table(checks: Sequence[Check]) -> Table:
 
 
 def _reasons(checks: Sequence[Check]) -> list[Text]:
-    """Each once, behind all the metrics that it is true of; what they rest on last."""
+    """Each reason once, after the metrics it applies to; then each line of context likewise."""
     of_reason: dict[str, list[Check]] = {}
     of_context: dict[str, list[Check]] = {}
     for one in checks:
         of_reason.setdefault(one.reason, []).append(one)
         for words in one.context:
             of_context.setdefault(words, []).append(one)
-    return [_reason(who, words) for told in (of_reason, of_context) for words, who in told.items()]
+    return [_reason(same, text) for found in (of_reason, of_context) for text, same in found.items()]
 
 
 def _reason(checks: Sequence[Check], words: str) -> Text:
@@ -61,7 +61,7 @@ def _reason(checks: Sequence[Check], words: str) -> Text:
 
 
 def check_sentence(one: Check) -> str:
-    """The change, or the value where there is none, and why; for where a check stands alone."""
+    """The change, or without one the value, and the reason: a check by itself, as CI shows it."""
     change = change_text(one)
     if change == MISSING and one.kind == "sla" and one.value is not None:
         change = number(one.value)
@@ -69,7 +69,7 @@ def check_sentence(one: Check) -> str:
 
 
 def change_text(one: Check) -> str:
-    """+3.1 % (+2.8 to +3.4)"""
+    """ "+3.10 % (+2.80 to +3.40)": the change and its interval; a dash without a change."""
     if one.change is None:
         return MISSING
     if one.interval is None:
@@ -107,5 +107,5 @@ def _row(one: Check) -> str:
 
 
 def _cell(text: str) -> str:
-    """A bar or a line break would end the cell, and < may begin HTML."""
+    """Escaped: a bar or a line break would end the cell, and < may begin HTML."""
     return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")

@@ -59,8 +59,7 @@ COMMANDS = {"fail": "error", "inconclusive": "error", "warn": "warning"}
 
 
 def workflow_commands(result: CheckSummary) -> Iterator[str]:
-    """A line per check that did not pass, those that failed first. Inconclusive is an error too: the job does not pass
-    either."""
+    """A line for each check that did not pass, failed ones first. Inconclusive is an error too, as the job fails."""
     for one in sorted(result.checks, key=lambda one: ORDER.index(one.verdict)):
         if one.verdict in COMMANDS:
             title = f"{one.metric} {one.limit}: {one.verdict}"
@@ -77,8 +76,8 @@ def _escaped_property(text: str) -> str:
 
 
 def benchmark_json(runs: Sequence[StoredRun]) -> list[dict[str, str | float]]:
-    """customSmallerIsBetter: a list of names with values. So throughput is told by its inverse. What a run's validity
-    forbids to compare is left out, as a trend of it would mean nothing."""
+    """customSmallerIsBetter: names with values. Throughput is given as its inverse, so that smaller is better. Metrics
+    that the validity of a run makes meaningless are left out."""
     entries: list[dict[str, str | float]] = []
     for one in runs:
         summary = one.run.summary
@@ -99,8 +98,8 @@ def benchmark_json(runs: Sequence[StoredRun]) -> list[dict[str, str | float]]:
 
 
 def _trusted(one: StoredRun) -> tuple[str, ...]:
-    """The latencies that say something of the server."""
+    """The latencies that describe the server; not those of an invalid or interrupted run."""
     validity = one.run.validity.verdict if one.run.validity else "ok"
-    if validity == "overloaded":  # waits say how long the run was
+    if validity == "overloaded":  # waiting times grow with the length of the run
         return ("tpot", "itl")
     return ("ttft", "tpot", "itl", "e2el") if validity == "ok" and not one.run.interrupted else ()

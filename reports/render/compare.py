@@ -21,8 +21,8 @@ from reports.schema import RunFile
 from reports.summary_schema import Group as GroupSummary
 from reports.summary_schema import Summary
 
-DIFFERENT_WORK = "These runs did different work (workload hashes differ): do not compare them."
-DIFFERENT_PROMPTS = "These prompts have the same lengths, but say different things."
+DIFFERENT_WORK = "Different work: the workload hashes differ, so the numbers cannot be compared."
+DIFFERENT_PROMPTS = "The prompts have the same lengths but different texts."
 Reader = Callable[[Summary], float | None]
 
 
@@ -63,8 +63,10 @@ WORK: tuple[tuple[str, Reader], ...] = (
 def rows_of(
     summaries: Sequence[Summary], chosen: Sequence[Percentiles] | None = None
 ) -> list[tuple[str, list[float | None]]]:
-    """(title, a number per run); percentiles are the chosen ones, which are of the same runs. Rows without any number
-    that is not 0 are left out."""
+    """(title, a number per run), without the rows in which every number is missing or 0.
+
+    chosen: the percentiles of these runs to show in place of the usual ones.
+    """
 
     def read(rows: Sequence[tuple[str, Reader]]) -> list[tuple[str, list[float | None]]]:
         return [(title, [of(one) for one in summaries]) for title, of in rows]
@@ -82,13 +84,13 @@ def rows_of(
 def side_by_side(
     runs: Sequence[RunFile], labels: Sequence[str] | None = None, chosen: Sequence[Percentiles] | None = None
 ) -> RenderableType:
-    """Runs of one plan in columns, the last column being the last run over the first, and a sentence per run that says
-    what became of its seats and tokens. Labels default to the modes. `chosen`: in place of the usual percentiles.
+    """A column for each run and one with the ratio of the last run to the first; then a sentence for each run on its
+    wasted slots and tokens. Labels default to the modes. chosen: percentiles in place of the usual ones.
 
     ValueError without at least two runs, or when one has no summary.
     """
     if len(runs) < 2:
-        raise ValueError("side by side takes two runs or more")
+        raise ValueError("side_by_side needs at least two runs")
     if any(run.summary is None for run in runs):
         raise ValueError("a run has no summary; rebuild it first")
     names = list(labels) if labels is not None else [run.engine.mode or run.engine.kind for run in runs]
@@ -97,7 +99,10 @@ def side_by_side(
     hashes = {run.workload.sha256 for run in runs}
     if "" in hashes:
         parts.append(
-            Text("Another tool's file does not say which requests it sent: compare the same work.", "bold yellow")
+            Text(
+                "Result files of other tools do not say which requests were sent: make sure that it was the same work.",
+                "bold yellow",
+            )
         )
     elif len(hashes) > 1:
         parts.append(Text(DIFFERENT_WORK, "bold red"))
@@ -130,8 +135,7 @@ def _metric_table(names: Sequence[str], rows: Sequence[tuple[str, list[float | N
 
 
 def compared_groups(names: Sequence[str], runs: Sequence[RunFile]) -> list[RenderableType]:
-    """A table for tenants and one for priorities, a section for each in it; nothing where a run has no such split, or
-    no part is in all runs. names: of the runs."""
+    """A table for tenants and one for priorities, with a section for each that all runs have. names: of the runs."""
     summaries = [run.summary for run in runs if run.summary is not None]
     opened = [run.workload.pacing.open_loop for run in runs]
     views: list[RenderableType] = []
@@ -145,7 +149,7 @@ def compared_groups(names: Sequence[str], runs: Sequence[RunFile]) -> list[Rende
     if not views:
         return []
     start = "; TTFT from the scheduled time" if any(opened) else ""
-    return [*views, Text(f"Times in ms{start}; the wait is that for a first seat.", "dim")]
+    return [*views, Text(f"Times in ms{start}; the wait is for a first slot.", "dim")]
 
 
 def _group_table(
@@ -186,8 +190,8 @@ ENVIRONMENT_FIELDS = ("cpu", "cores", "platform", "cbbench", "git_commit", "torc
 
 
 def changes_view(pair: ComparedRuns, measured: Sequence[Measured], names: tuple[str, str]) -> RenderableType:
-    """For runs of different work only the settings: their requests have nothing to do with each other. Where nobody
-    knows what the work was, the metrics as well, but not request by request."""
+    """The settings that differ, the metrics, and the requests that changed most. Of different work the settings alone;
+    where the work is unknown (a file of another tool), the settings and the metrics."""
     parts: list[RenderableType] = [Text(), _changed_settings(pair)]
     if pair.differences and not pair.unsaid:
         return Group(*parts)
@@ -215,7 +219,7 @@ def _changed_settings(pair: ComparedRuns) -> Text:
 
 
 def _engine_settings(run: RunFile) -> dict[str, object]:
-    """Settings by name; a simulated engine's law is told by its label, not by all its numbers."""
+    """Settings by name; without the numbers of a step-time model, whose label is among them."""
     fields = {name: value for name, value in msgspec.structs.asdict(run.engine).items() if name != "config"}
     return fields | {name: value for name, value in run.engine.config.items() if name != "law"}
 

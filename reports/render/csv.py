@@ -1,4 +1,4 @@
-"""Raw numbers for a spreadsheet: the requests of runs, or the points of a sweep. What was not measured is empty."""
+"""CSV for a spreadsheet: the requests of runs, or the points of a sweep. What was not measured is an empty cell."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INTERVALS = ("p99_ttft_ci_ms", "p99_tpot_ci_ms", "p99_e2el_ci_ms")
 
 
 def requests_csv(runs: Sequence[ReportedRun]) -> str:
-    """A line per request that ended, in order of sending; of two runs with a column that says which."""
+    """A line for each request that ended, in order of sending; of two runs with the column `run`."""
     named = ("run",) if len(runs) > 1 else ()
     header = (*named, *REQUEST_FIELDS, *(f"{name}_s" for name in TIMES), *PER_REQUEST)
     return _csv(header, (line for one in runs for line in _requests(one, bool(named))))
@@ -38,7 +38,7 @@ def _requests(one: ReportedRun, named: bool) -> Iterable[list[Any]]:
 
 
 def points_csv(sweep: SweepFile) -> str:
-    """A line per run of the sweep."""
+    """A line for each run of the sweep."""
     apart = ("values", "signals", "instances", "sla", "validity", *INTERVALS)
     fields = [one for one in Point.__struct_fields__ if one not in apart]
     signals = [one for one in type(Point(values=(), folder="").signals).__struct_fields__ if one != "blocked"]
@@ -69,5 +69,5 @@ def _csv(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
 
 
 def _harmless(cell: Any) -> Any:
-    """A text that a spreadsheet would take for a formula gets an apostrophe: an error message is a server's."""
+    """A text that a spreadsheet would take for a formula gets an apostrophe: error messages come from servers."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

@@ -20,7 +20,7 @@ MISSING = "–"
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """1,234 · 12.34 · 0.1234; a dash for what was not measured."""
+    """1,234 · 12.34 · 0.1234; a dash for None, what was not measured."""
     if value is None:
         return MISSING
     if abs(value) >= 1000:
@@ -47,14 +47,14 @@ def stacked(param: str) -> str:
 
 
 def rates_text(run: RunFile) -> str:
-    """12 requests/s asked, 7.6 done · 7.6 requests/s where nothing is scheduled"""
+    """ "12 requests/s offered, 7.6 completed"; in closed loop "7.6 requests/s"."""
     done = number(run.summary.throughput.request_per_s if run.summary is not None else None)
     asked, mean = run.workload.asked_per_s, " on average" if run.workload.pacing.rate_schedule else ""
-    return f"{done} requests/s" if asked is None else f"{number(asked)} requests/s asked{mean}, {done} done"
+    return f"{done} requests/s" if asked is None else f"{number(asked)} requests/s offered{mean}, {done} completed"
 
 
 def counts_text(counts: Requests) -> str:
-    """64 of 64 requests completed; where some were never sent, 24 of 64 requests sent: 24 completed"""
+    """ "64 of 64 requests completed"; where some were never sent, "24 of 64 requests sent: 24 completed"."""
     if counts.sent < counts.planned:
         return f"{counts.sent:,} of {counts.planned:,} requests sent: {counts.completed:,} completed"
     return f"{counts.completed:,} of {counts.planned:,} requests completed"

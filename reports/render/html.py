@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else: no network, no server, no other file."""
+"""A report as one HTML file that works offline: no network, no server, no other file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reports.render.palette import DARK, LIGHT, style
 
 
 def html(report: Report) -> str:
-    """Only a report with charts takes the extra that draws them."""
+    """The page as text. Only a report with charts needs the extra `charts`; FolderError says so."""
     names = {id(chart): f"chart-{at}" for at, chart in enumerate(report.charts())}
     specs, vega = _drawn(report.charts()) if names else ({}, "")
     return _filled(
@@ -33,7 +33,7 @@ def html(report: Report) -> str:
 
 
 def _drawn(found: list[Chart]) -> tuple[dict[str, Any], str]:
-    """(specifications by the name of their place in the page, the library that draws them)"""
+    """(specifications by the id of their element, the script that draws them)"""
     from reports.render.charts.vega import javascript, spec
 
     specs = {f"chart-{at}": spec(chart) for at, chart in enumerate(found)}
@@ -45,7 +45,7 @@ def _asset(name: str) -> str:
 
 
 def _filled(template: str, **texts: str) -> str:
-    """Every [[name]] of the template replaced, once: what is put in is not looked at again."""
+    """The template with every [[name]] replaced; [[ ]] inside a text that is put in stays as it is."""
     parts = template.split("[[")
     filled = [parts[0]]
     for part in parts[1:]:
@@ -79,7 +79,7 @@ def _section(section: Section, names: dict[int, str]) -> str:
 
 
 def _grid(beside: list[Chart], names: dict[int, str]) -> str:
-    """In twos, or three in a line; a wide one has a line of its own."""
+    """Charts two or three in a line; a wide one has a line of its own."""
     kind = "grid three" if sum(not one.wide for one in beside) == 3 else "grid"
     drawn = "\n".join(_chart(one, names[id(one)]) for one in beside)
     return f'<div class="{kind}">\n{drawn}\n</div>'

@@ -9,7 +9,7 @@ from reports.document import Block, Figures, Report, Section, Table, Text
 
 
 def report_markdown(report: Report) -> str:
-    """The numbers of a report; charts are left to the other formats. What does not decide is folded."""
+    """The texts, numbers and tables of a report, without its charts. Sections that do not lead are folded."""
     lines = [f"## {_text(report.title)}: {_text(report.word)}", "", _text(report.subtitle)]
     for section in report.sections:
         lines += _section(section)
@@ -50,6 +50,6 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Nothing in it is markup: no HTML, link, emphasis or mention of somebody."""
+    """Escaped: no HTML, link, emphasis or mention of a user."""
     escaped = re.sub(r"([\\`*\[\]~])", r"\\\1", text.replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;"))
     return re.sub(r"(?<!\w)(_)|(_)(?!\w)", r"\\_", escaped).replace("@", "@\u200b")

@@ -1,7 +1,7 @@
-"""Colours by what they mean, for light and for dark paper.
+"""Colours by meaning, for light and for dark backgrounds.
 
-Series are Okabe and Ito's colours, which colour-blind readers tell apart, darkened or lightened for contrast. Seats and
-parts of a request: blue is work, warm colours are waste or waiting, grey is nothing.
+Series are Okabe and Ito's colours, which colour-blind readers tell apart, darkened or lightened for contrast. States of
+slots and parts of a latency: blue is work, warm colours are waste or waiting, grey is idle.
 """
 
 from __future__ import annotations

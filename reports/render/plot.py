@@ -16,7 +16,7 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bit of the do
 MARKERS = "●○◆◇■□▲△"
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 LOG_SPAN = 10.0
-NARROW = 0.02  # a span below this share of the values is hardly a difference: it may not fill the plot
+NARROW = 0.02  # a span below this share of the values is widened, so that noise does not fill the plot
 
 Place = tuple[float, float]  # in dots, from the left and from the top
 
@@ -42,7 +42,7 @@ class Axis:
         low, high = min(values), max(values)
         self.log = may_be_log and low > 0 and math.log(high) - math.log(low) > math.log(LOG_SPAN)
         if not self.log:
-            # A flat curve would sit on the frame, and one that starts high would look like it started at nothing.
+            # Room, so that a flat curve does not lie on the frame and a high start does not look like 0.
             size = max(abs(low), abs(high))
             pad = 0.05 * (size if high - low < NARROW * size else high - low) or 1.0
             low, high = max(0.0, low - pad) if low >= 0 else low - pad, high + pad
@@ -60,7 +60,7 @@ class Axis:
 
 
 class Canvas:
-    """Characters, and which line each belongs to."""
+    """Characters, and the index of the line that each belongs to."""
 
     def __init__(self, columns: int, height: int) -> None:
         self.cells = [[" "] * columns for _ in range(height)]
@@ -84,8 +84,8 @@ class Canvas:
             self._taken.add((column, row))
 
     def label(self, place: Place, text: str, owner: int) -> None:
-        """Right or left of its marker, in its row or the one above or below: over empty cells if there is such a
-        place, else over a line, but never over another label or marker."""
+        """Beside its marker, in its row or the one above or below: over empty cells if possible, else over a line;
+        never over another label or marker. Left out where there is no such place."""
         column, row = cell_of(place)
         free: list[tuple[int, int, int, int]] = []
         for line, start in [(row + down, column + side) for down in (0, -1, 1) for side in (2, -len(text) - 1)]:
@@ -160,7 +160,7 @@ def plot(
     name = f"{x_name} (log)" if x_axis.log else x_name
     out.append(f"{'':>{margin}} └{'─' * columns}\n", style="dim")
     between = columns - len(left) - len(right)
-    beside = name if len(name) + 2 <= between else ""  # else it gets a line of its own
+    beside = name if len(name) + 2 <= between else ""  # else the name gets a line of its own
     out.append(f"{'':>{margin}}  {left}{beside:^{max(1, between)}}{right}", style="dim")
     if not beside:
         out.append(f"\n{'':>{margin}}  {name:^{columns}}", style="dim")
@@ -168,7 +168,7 @@ def plot(
 
 
 def _legend(names: Sequence[str], width: int) -> Text:
-    """In lines that break between two entries, never inside one."""
+    """Entries in lines of at most `width`; a line never breaks inside an entry."""
     lines: list[list[Text]] = [[]]
     for at, name in enumerate(names):
         entry = Text(f"{MARKERS[at % len(MARKERS)]} {name}", style=COLOURS[at % len(COLOURS)])

@@ -25,9 +25,9 @@ ALIKE = 0.005  # latencies nearer than this are shown once
 
 
 def run_view(run: RunFile, chosen: Percentiles | None = None) -> RenderableType:
-    """One finished run; `chosen` in place of the usual percentiles."""
+    """A run that has ended. chosen: percentiles in place of the usual ones."""
     if run.summary is None:
-        return Text("no summary: the run is still going on, or it crashed (cbbench report rebuilds it)", style="yellow")
+        return Text("no summary: the run has not ended, or it crashed (cbbench report rebuilds it)", style="yellow")
     parts: list[RenderableType] = [headline(run)]
     parts += [Text(f"note: {note}", style="yellow") for note in run.notes]
     if run.sla:
@@ -46,7 +46,7 @@ def run_view(run: RunFile, chosen: Percentiles | None = None) -> RenderableType:
 
 
 def headline(run: RunFile) -> Text:
-    """The word that matters, why, and what was run."""
+    """The verdict, its reasons, and what was run."""
     judged = [one.verdict for one in run.sla]
     validity = run.validity.verdict if run.validity else "ok"
     code = exit_code(interrupted=run.interrupted, validity=validity, sla=judged)
@@ -73,17 +73,17 @@ def headline(run: RunFile) -> Text:
 
 
 def kv_pool(run: RunFile) -> str | None:
-    """How much KV memory there was; None where the engine is not ours."""
+    """The size of the KV pool; None for a server, which does not tell it."""
     blocks, tokens = run.engine.config.get("kv_blocks"), run.engine.config.get("block_size")
     if blocks is None or tokens is None:
         return None
-    beside = f", of the prefill instance {prefill:,}" if (prefill := run.engine.config.get("prefill_kv_blocks")) else ""
-    return f"KV pool {blocks:,} blocks of {tokens} tokens{beside}"
+    also = f"; {prefill:,} in the prefill instance" if (prefill := run.engine.config.get("prefill_kv_blocks")) else ""
+    return f"KV pool {blocks:,} blocks of {tokens} tokens{also}"
 
 
 def sla_table(run: RunFile) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False, collapse_padding=True, padding=(0, 2))
-    for wraps in (False, False, False, True):  # room is the reason's to give
+    for wraps in (False, False, False, True):  # only the reason wraps
         table.add_column(no_wrap=not wraps)
     for one in run.sla:
         value = number(one.value) if one.value is not None or one.n == 0 else "infinite"
@@ -103,7 +103,7 @@ def throughput_text(run: RunFile) -> Text:
         steady = speed.steady
         text.append(
             f"\n{number(steady.output_token_per_s)} output tok/s while steady "
-            f"(from {steady.start_s:.3g} to {steady.end_s:.3g} s, without ramp and drain)"
+            f"(from {steady.start_s:.3g} to {steady.end_s:.3g} s, without ramp-up and drain)"
         )
     text.append(f"\n{counts_text(counts)}")
     for word, count in (("failed", counts.failed), ("cancelled", counts.cancelled)):
@@ -124,7 +124,7 @@ def throughput_text(run: RunFile) -> Text:
 
 
 def signals_line(signals: Signals) -> str:
-    """What a person tunes by, in one line."""
+    """The signals that a person tunes by, in one line."""
     named = (
         ("device busy", signals.device_busy, share),
         ("KV in use", signals.kv_usage_mean, share),
@@ -139,22 +139,22 @@ def signals_line(signals: Signals) -> str:
 
 
 def gpu_line(signals: Signals) -> str:
-    """What the GPU said of itself, where anybody asked."""
+    """The GPU's own counters, where a run recorded them."""
     peak = signals.gpu_memory_peak_bytes
     named = (
         (signals.gpu_utilization_mean, "GPU in use {:.0%}"),
         (None if peak is None else peak / 2**30, "memory peak {:.1f} GiB"),
         (signals.gpu_power_mean_w, "{:.0f} W"),
         (signals.gpu_sm_clock_mean_mhz, "{:.0f} MHz"),
-        (signals.gpu_slowed_share or None, "clocks held down in {:.0%} of samples"),
+        (signals.gpu_slowed_share or None, "clocks throttled in {:.0%} of samples"),
     )
     return " · ".join(form.format(value) for value, form in named if value is not None)
 
 
 def latency_table(summary: Summary, open_loop: bool, chosen: Percentiles | None = None) -> Table:
-    """In open loop from the scheduled time too, where requests were sent late enough for it to differ."""
+    """Latencies in ms. In open loop those from the scheduled time too, where they differ from those from sending."""
     chosen = chosen or percentiles(summary)
-    with_p99 = 99 in chosen.asked  # whose interval it is
+    with_p99 = 99 in chosen.asked  # the interval is of the P99
     between = ["p99 95 % interval"] if with_p99 else []
     spare = [-3, -1, -2] if with_p99 else [-1, -2]
     table = _table("latency, ms", "mean", *chosen.names, *between, "max", "count", spare=spare)
@@ -173,7 +173,7 @@ def latency_table(summary: Summary, open_loop: bool, chosen: Percentiles | None 
 
 
 def _alike(one: Distribution, other: Distribution) -> bool:
-    """Whether a reader would take them for the same."""
+    """Whether all statistics agree within ALIKE."""
     pairs = [(getattr(one, stat), getattr(other, stat)) for stat in ("mean", "p50", "p90", "p99", "max")]
     return all(a == b or (a is not None and b is not None and math.isclose(a, b, rel_tol=ALIKE)) for a, b in pairs)
 

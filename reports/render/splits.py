@@ -11,24 +11,24 @@ from reports.render.formatting import STYLES, number, share
 from reports.render.table import Table
 from reports.summary_schema import Group, StageGroup, StageVerdict, Summary, Transfers, first_failed_stage
 
-SERVICE = "service is how much was done for them, in tokens: prompt + 2 × output, as fair order counts it"
+SERVICE = "service is prompt + 2 × output tokens, the measure of the fair order"
 
 
 def group_views(summary: Summary, open_loop: bool) -> list[RenderableType]:
-    """A table for each split that there is, and what its columns mean; nothing where there is none.
+    """A table for each split of the run and a text on its columns; [] without a split.
 
-    In open loop, latencies are from the scheduled time, as they are judged there.
+    open_loop: latencies are from the scheduled time, as SLAs are judged.
     """
     views: list[RenderableType] = [group_table(name, groups, open_loop) for name, groups in summary.splits.items()]
     if not views:
         return []
     start = ", TTFT from the scheduled time" if open_loop else ""
-    words = f"Times in ms{start}; wait is the longest for a first seat; {SERVICE}."
+    words = f"Times in ms{start}; wait is the longest wait for a first slot; {SERVICE}."
     gap = summary.service_gap_tokens
     if gap is not None:
         words += (
-            f"\nservice gap between tenants: {number(gap)} tokens, the most by which one got ahead of another while "
-            "both had requests waiting"
+            f"\nservice gap between tenants: {number(gap)} tokens, the largest lead of one over another while both had "
+            "requests waiting"
         )
     return [*views, Text(words)]
 
@@ -47,19 +47,19 @@ def group_table(name: str, groups: Mapping[str, Group], open_loop: bool) -> Tabl
     return table
 
 
-STAGE_COLUMNS = ("requests", "asked/s", "done/s", "tok/s", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99")
+STAGE_COLUMNS = ("requests", "offered/s", "done/s", "tok/s", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99")
 JUDGED_COLUMNS = ("good/s", "within SLA", "SLA")
 FIRST_BEYOND = "◄"
 WORST_FIRST = ("fail", "inconclusive", "pass")
 
 
 def stage_columns(stages: Mapping[str, StageGroup]) -> tuple[str, ...]:
-    """Without those of SLAs where none was given."""
+    """The names of the columns; those of SLAs only where a stage has one."""
     return ("stage", *STAGE_COLUMNS, *(JUDGED_COLUMNS if any(one.sla for one in stages.values()) else ()))
 
 
 def stage_rows(stages: Mapping[str, StageGroup], open_loop: bool) -> list[tuple[str, ...]]:
-    """A cell for each of stage_columns()."""
+    """A row for each stage, with a cell for each of stage_columns()."""
     first, judged = first_failed_stage(stages), any(one.sla for one in stages.values())
     return [
         (name, *_stage_cells(one, open_loop), *(_sla_cells(one, name == first) if judged else ()))
@@ -88,24 +88,23 @@ def _sla_cells(one: StageGroup, first: bool) -> tuple[str, ...]:
 def stage_legend(stages: Mapping[str, StageGroup], open_loop: bool) -> str:
     start = ", TTFT from the scheduled time" if open_loop else ""
     words = (
-        "A stage has the requests that were due in it; done/s and tok/s are of what ended in its time, so a queue that "
-        f"it leaves behind shows in the next. Times in ms{start}."
+        "A stage has the requests that were due in it. done/s and tok/s count what ended while it lasted, so the queue "
+        f"of a stage shows in the next one. Times in ms{start}."
     )
     if any(one.sla for one in stages.values()):
-        words += (
-            f" good/s is of its requests that met every latency SLA; {FIRST_BEYOND} is where a bound is first exceeded."
-        )
+        words += " good/s counts its requests that met every latency SLA; "
+        words += f"{FIRST_BEYOND} marks the first stage beyond a bound."
     return words
 
 
 def stage_views(stages: Mapping[str, StageGroup], open_loop: bool) -> list[RenderableType]:
-    """Nothing where the rate has no stages."""
+    """The table of stages and a text on its columns; [] where the rate has no stages."""
     if not stages:
         return []
     columns = stage_columns(stages)
     spare = [columns.index(name) for name in ("TPOT p50", "requests", "good/s", "TTFT p50", "tok/s") if name in columns]
     table = Table(spare=spare, box=None, header_style="bold", pad_edge=False)
-    table.add_column("stage", no_wrap=True)  # of which every other is "2: 8 for 60s", and broken hard to read
+    table.add_column("stage", no_wrap=True)  # "2: 8 for 60s" is hard to read in two lines
     for column in columns[1:]:
         table.add_column(column, justify="left" if column == "SLA" else "right")
     for cells in stage_rows(stages, open_loop):
@@ -116,7 +115,7 @@ def stage_views(stages: Mapping[str, StageGroup], open_loop: bool) -> list[Rende
 
 
 def stage_sentences(stages: Mapping[str, StageGroup]) -> list[str]:
-    """Of each SLA on the whole load: through which stage it holds."""
+    """A sentence for each SLA on the whole load: the last stage through which it holds."""
     exprs = dict.fromkeys(sla.expr for one in stages.values() for sla in one.sla)
     judged = {expr: [(one, sla) for one in stages.values() for sla in one.sla if sla.expr == expr] for expr in exprs}
     return [_stage_sentence(expr, found) for expr, found in judged.items() if len(found) == len(stages)]
@@ -148,13 +147,13 @@ INSTANCE_COLUMNS = (
     "waiting",
     "steps",
     "ms per\nstep",
-    "idle\nseats",
-    "evicted",
+    "idle\nslots",
+    "preempted",
 )
 
 
 def instance_rows(summary: Summary) -> list[tuple[str, ...]]:
-    """A name and a cell for each of INSTANCE_COLUMNS, instance by instance."""
+    """A name and a cell for each of INSTANCE_COLUMNS, a row for each instance."""
     return [
         (
             name,
@@ -188,8 +187,8 @@ def transfer_text(found: Transfers) -> Text:
 def transfer_sentence(found: Transfers) -> str:
     waits, moves = found.wait_ms, found.transfer_ms
     return (
-        f"{found.requests:,} transfers of KV, {found.blocks:,} blocks: after the first token {number(waits.mean)} ms "
-        f"(P99 {number(waits.p99)}) until the decode instance planned a step with room for them, then "
-        f"{number(moves.mean)} ms (P99 {number(moves.p99)}) until the KV was there; the prefill instance kept up to "
-        f"{found.kept_blocks_peak:,} blocks meanwhile."
+        f"{found.requests:,} KV transfers, {found.blocks:,} blocks. After the first token a request waits "
+        f"{number(waits.mean)} ms on average (P99 {number(waits.p99)}) for room in the decode instance; its transfer "
+        f"takes {number(moves.mean)} ms (P99 {number(moves.p99)}). The prefill instance kept up to "
+        f"{found.kept_blocks_peak:,} blocks until they were sent."
     )

@@ -17,15 +17,17 @@ from reports.render.table import Table
 from reports.sweep_schema import Point, SweepFile
 
 SIDE_BY_SIDE_WIDTH = 140
-MOST_REASONS = 24  # settings; sweep.json has all
+MOST_REASONS = 24  # settings; sweep.json has them all
 
 
 def sweep_view(sweep: SweepFile, *, width: int = 100, charts: bool = True) -> RenderableType:
-    """The table, the plots (unless there shall be none), why each setting is as fast as it is, and the recommendation
-    with its reason."""
+    """The table, the plots (with `charts`), what limits each setting, and the recommendation with its reason.
+
+    width: characters; from SIDE_BY_SIDE_WIDTH on two plots stand side by side.
+    """
     predictions = dict.fromkeys(one.prediction for one in sweep.points if one.prediction)
     parts: list[RenderableType] = [Text(one, "yellow") for one in predictions]
-    parts += [sweep_table(sweep, width=width)]
+    parts += [sweep_table(sweep)]
     if unequal_devices(sweep.params, sweep.points):
         parts.append(Text(TWO_DEVICES, "yellow"))
     parts.append(Text())
@@ -52,25 +54,25 @@ def sweep_view(sweep: SweepFile, *, width: int = 100, charts: bool = True) -> Re
 
 
 def _reasons(sweep: SweepFile) -> list[Text]:
-    """What limits each setting, with the numbers; why one has none."""
+    """What limits each setting, with the numbers; of one that failed its error."""
     curve = [one for one in merge(sweep.points) if one.point.why or one.point.error is not None]
-    told = _without_repetition(curve) if len(sweep.params) == 1 else [(one.label, one) for one in curve]
-    texts = [Text.assemble((f"{label}: ", "bold"), _reason(one.point)) for label, one in told[:MOST_REASONS]]
-    if len(told) > MOST_REASONS:
-        texts.append(Text(f"and {len(told) - MOST_REASONS} more in sweep.json", style="dim"))
+    listed = _without_repetition(curve) if len(sweep.params) == 1 else [(one.label, one) for one in curve]
+    texts = [Text.assemble((f"{label}: ", "bold"), _reason(one.point)) for label, one in listed[:MOST_REASONS]]
+    if len(listed) > MOST_REASONS:
+        texts.append(Text(f"and {len(listed) - MOST_REASONS} more in sweep.json", style="dim"))
     return texts
 
 
 def _without_repetition(curve: Sequence[CurvePoint]) -> list[tuple[str, CurvePoint]]:
-    """(label, last point) of each stretch in which nobody waits: one sentence is enough for it."""
-    told: list[tuple[str, CurvePoint]] = []
-    for limit, stretch in groupby(curve, key=lambda one: one.point.limit):
-        points = list(stretch)
+    """(label, point), where neighbouring settings without waiting requests are one entry, with the last of them."""
+    merged: list[tuple[str, CurvePoint]] = []
+    for limit, group in groupby(curve, key=lambda one: one.point.limit):
+        points = list(group)
         if limit == "demand" and len(points) > 1:
-            told.append((f"{points[0].label} to {points[-1].label}", points[-1]))
+            merged.append((f"{points[0].label} to {points[-1].label}", points[-1]))
         else:
-            told += [(one.label, one) for one in points]
-    return told
+            merged += [(one.label, one) for one in points]
+    return merged
 
 
 def _reason(point: Point) -> tuple[str, str]:
@@ -86,7 +88,7 @@ def _knees(sweep: SweepFile) -> list[Text]:
         top = bend(line, latency)
         if top is None:
             continue
-        beyond = f"Beyond it, 1 % more throughput costs more than 1 % of {NAMES[latency].removesuffix(' in ms')}."
+        beyond = f"Beyond it, 1 % more throughput costs more than 1 % more {NAMES[latency].removesuffix(' in ms')}."
         texts.append(Text.assemble(("Knee: ", "bold"), f"{label_of(sweep.params, top.values)}. {beyond}"))
     return texts
 
@@ -94,7 +96,7 @@ def _knees(sweep: SweepFile) -> list[Text]:
 def _recommendation(sweep: SweepFile) -> Text:
     advice = sweep.recommendation
     if advice is None:
-        return Text("no recommendation yet", style="dim")
+        return Text("No recommendation yet: no setting has been measured.", style="dim")
     if advice.values is None:
         return Text.assemble(("No recommendation. ", "bold red"), advice.reason)
     proven = advice.proven or not sweep.sla

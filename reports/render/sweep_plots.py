@@ -1,4 +1,4 @@
-"""A sweep's pictures in the terminal: throughput against latency, latency against the rate, goodput against the knob.
+"""The plots of a sweep in the terminal: latency against throughput and rate, goodput against the parameter.
 
 With two parameters there is a line for each value of the second.
 """
@@ -21,7 +21,7 @@ Number = Callable[[Point], float | None]
 
 
 def sweep_plots(sweep: SweepFile, width: int) -> list[Text]:
-    """The plots that this sweep has something for, each `width` characters wide at most."""
+    """The plots for which this sweep has points, each at most `width` characters wide."""
     by = f"by {sweep.params[0]}"
     drawn = [
         _plot_of(sweep, width, lambda one: one.output_token_per_s or None, key, "output tok/s", f"{NAMES[key]}, {by}")

@@ -13,39 +13,39 @@ from reports.render.formatting import MISSING, number, share, stacked, verdict
 from reports.render.table import Table
 from reports.sweep_schema import Point, SweepFile, Value
 
-WIDE = 120
-
 
 @dataclass(frozen=True)
 class Column:
     name: str
     show: Callable[[CurvePoint], str]
-    decides: bool = False  # shown in a narrow terminal too
+    spare: int | None = None  # rank of the columns that a narrow terminal leaves out, 1 first; None: always shown
 
 
 COLUMNS = (
-    Column("tok/s", lambda one: number(one.point.output_token_per_s), decides=True),
-    Column("tok/s/user", lambda one: number(one.point.tokens_per_s_per_user)),
-    Column("P50 TTFT", lambda one: number(one.point.p50_ttft_ms)),
-    Column("P99 TTFT", lambda one: number(one.point.p99_ttft_ms), decides=True),
-    Column("P50 TPOT", lambda one: number(one.point.p50_tpot_ms)),
-    Column("P99 TPOT", lambda one: number(one.point.p99_tpot_ms), decides=True),
-    Column("busy", lambda one: share(one.point.signals.device_busy)),
-    Column("KV peak", lambda one: share(one.point.signals.kv_usage_peak)),
-    Column("preempt", lambda one: number(one.point.signals.preemptions)),
+    Column("tok/s", lambda one: number(one.point.output_token_per_s)),
+    Column("tok/s/user", lambda one: number(one.point.tokens_per_s_per_user), spare=2),
+    Column("P50 TTFT", lambda one: number(one.point.p50_ttft_ms), spare=4),
+    Column("P99 TTFT", lambda one: number(one.point.p99_ttft_ms)),
+    Column("P50 TPOT", lambda one: number(one.point.p50_tpot_ms), spare=3),
+    Column("P99 TPOT", lambda one: number(one.point.p99_tpot_ms)),
+    Column("busy", lambda one: share(one.point.signals.device_busy), spare=6),
+    Column("KV peak", lambda one: share(one.point.signals.kv_usage_peak), spare=5),
+    Column("preempt", lambda one: number(one.point.signals.preemptions), spare=1),
 )
-SPREAD = Column("±", lambda one: spread(one, "output_token_per_s"), decides=True)
-GOODPUT = Column("goodput", lambda one: number(one.point.goodput_per_s), decides=True)
-LIMIT = Column("limit", lambda one: one.point.limit or MISSING, decides=True)
+SPREAD = Column("±", lambda one: spread(one, "output_token_per_s"), spare=9)
+GOODPUT = Column("goodput", lambda one: number(one.point.goodput_per_s), spare=8)
+LIMIT = Column("limit", lambda one: one.point.limit or MISSING, spare=7)
 
 
-def sweep_table(sweep: SweepFile, *, width: int = 100) -> Table:
-    """One row per setting; the recommended one is marked. A narrow terminal gets the columns that decide."""
+def sweep_table(sweep: SweepFile) -> Table:
+    """A row for each setting; the recommended one is marked."""
     curve = merge(sweep.points)
-    columns = [one for one in _columns(sweep) if one.decides or width >= WIDE]
+    columns = _columns(sweep)
     title = f"sweep of {', '.join(sweep.params)}" + (f", {sweep.repeats} runs each" if sweep.repeats > 1 else "")
-    spared = [len(sweep.params) + columns.index(one) for one in (LIMIT, GOODPUT, SPREAD) if one in columns]
-    table = Table(spare=spared, title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    ranked = sorted((one.spare, len(sweep.params) + at) for at, one in enumerate(columns) if one.spare is not None)
+    table = Table(
+        spare=[at for _, at in ranked], title=title, title_justify="left", header_style="bold", box=None, pad_edge=False
+    )
     for name in (*map(stacked, sweep.params), *(one.name for one in columns)):
         table.add_column(name, justify="right", no_wrap=True)
     last = [_verdict(one.point) for one in curve]
@@ -70,7 +70,7 @@ def _columns(sweep: SweepFile) -> list[Column]:
 
 
 def spread(one: CurvePoint, field: str) -> str:
-    """Half the interval, in percent of the value; a dash without one."""
+    """Half the 95 % interval as a share of the value; a dash without an interval."""
     value, interval = getattr(one.point, field), one.intervals.get(field)
     return f"{(interval[1] - interval[0]) / 2 / value:.1%}" if interval is not None and value else MISSING
 
@@ -87,7 +87,7 @@ def _verdict(point: Point) -> Text:
 
 
 def tenants_table(sweep: SweepFile) -> Table | None:
-    """P99 TTFT and P99 TPOT of each tenant, a row per setting; None where no run has two tenants."""
+    """P99 TTFT and P99 TPOT of each tenant, a row for each setting; None where no run has two tenants."""
     names, rows = tenants_of(merge(sweep.points))
     if not names:
         return None
@@ -111,7 +111,7 @@ MODE_METRICS = (("tok/s", "output_token_per_s"), ("P99 TTFT", "p99_ttft_ms"), ("
 
 
 def pairs_of_modes(sweep: SweepFile) -> list[tuple[tuple[Value, ...], CurvePoint, CurvePoint]]:
-    """(values of the other parameters, static, continuous), where a sweep over the mode has measured both."""
+    """(values of the other parameters, static, continuous) where a sweep over the mode measured both."""
     if "mode" not in sweep.params:
         return []
     at = sweep.params.index("mode")
@@ -123,7 +123,7 @@ def pairs_of_modes(sweep: SweepFile) -> list[tuple[tuple[Value, ...], CurvePoint
 
 
 def modes_view(sweep: SweepFile) -> Group | None:
-    """A row for each pair, None without one."""
+    """A row for each pair of static and continuous; None without one."""
     pairs = pairs_of_modes(sweep)
     if not pairs:
         return None
@@ -143,8 +143,8 @@ def modes_view(sweep: SweepFile) -> Group | None:
         ratios = [_ratio(static, continuous, key) for _, key in MODE_METRICS]
         predicted = f"{gain:.2f}x" if (gain := static.point.max_over_mean) else "–"
         table.add_row(*_words(rest), *speeds, ratios[0], predicted, *ratios[1:])
-    note = "predicted: E[max of B outputs] / mean output, B = max-num-seqs: for a queue that never empties, and steps "
-    return Group(table, Text(note + "that all take equally long", style="dim"))
+    note = "predicted: E[longest of B outputs] / mean output, B = max_num_seqs, for a queue that never empties and "
+    return Group(table, Text(note + "steps of equal length", style="dim"))
 
 
 def _words(rest: Sequence[Value]) -> list[str]:

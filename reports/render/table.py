@@ -1,4 +1,4 @@
-"""A table for every width of terminal: whole, without what it can spare, or each row as lines of name and value.
+"""A table that fits every width of terminal: whole, without the columns it can spare, or a line for each cell.
 
 Rich would cut numbers off with an ellipsis, or break headers letter by letter.
 """
@@ -19,7 +19,7 @@ INDENT = 2
 
 
 class Table(rich_table.Table):
-    """As Rich's, without a box. `spare`: places of columns to do without, as in a list, the first of them first."""
+    """As Rich's, without a box. spare: indices of the columns to leave out, in this order, where the width is small."""
 
     def __init__(self, *headers: str, spare: Sequence[int] = (), **looks: Any) -> None:
         super().__init__(*headers, **looks)
@@ -36,7 +36,8 @@ class Table(rich_table.Table):
         yield from self._stacked(console, options.max_width)
 
     def _widths(self, console: Console, columns: Sequence[Column], most: int) -> list[int] | None:
-        """Of each column, so that nothing is cut; what is left goes to those that have more to say. None: no such."""
+        """The widths at which no word is cut; width that is left goes to the columns that wrap. None: `most` is too
+        small."""
         _, right, _, left = self.padding
         gap = right + (max(0, left - right) if self.collapse_padding else left)
         told = [self._least_and_most(console, one) for one in columns]
@@ -48,14 +49,14 @@ class Table(rich_table.Table):
         return [least + int((whole - least) * share) for least, whole in told]
 
     def _least_and_most(self, console: Console, column: Column) -> tuple[int, int]:
-        """Where a column does not wrap the longest cell, else its longest word; and the longest cell."""
+        """(the longest word, or the longest cell of a column that does not wrap; the longest cell)"""
         cells = [_plain(console, one) for one in (*([column.header] if self.show_header else []), *column.cells)]
         whole = max((cell_len(line) for cell in cells for line in cell.splitlines()), default=0)
         words = max((cell_len(word) for cell in cells for word in cell.split()), default=0)
         return (whole, whole) if column.no_wrap else (max(words, min(whole, column.min_width or 0)), whole)
 
     def _of(self, columns: Sequence[Column], widths: Sequence[int]) -> rich_table.Table:
-        """The same with these columns alone, as wide as that."""
+        """The table with these columns alone, at these widths."""
         made = rich_table.Table(
             title=self.title, caption=self.caption, title_justify=self.title_justify,
             caption_justify=self.caption_justify, header_style=self.header_style, box=None, pad_edge=False,
@@ -68,7 +69,7 @@ class Table(rich_table.Table):
         return made
 
     def _stacked(self, console: Console, width: int) -> RenderResult:
-        """The first cell of a row, and below it a line for each other that is not empty."""
+        """The first cell of a row, and below it a line for each other cell that is not empty."""
         if self.title:
             yield Text.assemble((_plain(console, self.title), "italic"))
         names = [_name(_plain(console, one.header), width // 2) if self.show_header else "" for one in self.columns]
@@ -97,6 +98,6 @@ def _plain(console: Console, cell: RenderableType) -> str:
 
 
 def _name(header: str, width: int) -> str:
-    """In one line where that fits, max-num-batched-tokens, though the header was broken after its hyphens."""
+    """The header in one line where it fits, as in max-num-batched-tokens, though it was broken after its hyphens."""
     name = header.replace("-\n", "-").replace("\n", " ")
     return name if cell_len(name) <= width else header

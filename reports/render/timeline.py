@@ -1,10 +1,10 @@
-"""The slot timeline: who sat in which seat in which step, and when it was empty.
+"""The slot timeline: the state of every slot in every step.
 
 0  ▒█████×××××××××    ▒ prefill  █ decode  × dead row  - held  · idle
 1  ▒██████████×××××
 2  ▒███████████████
 
-What happens in a seat is classified in reports/slots.py.
+The states are classified in reports/slots.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from reports.slots import IntGrid, SlotState, num_slots, slot_counts, slot_spans
 LOOK = {
     SlotState.PREFILL: ("▒", "yellow", "prefill"),
     SlotState.DECODE: ("█", "green", "decode"),
-    SlotState.TRANSFER: ("t", "yellow", "KV on its way"),
+    SlotState.TRANSFER: ("t", "yellow", "KV transfer"),
     SlotState.PADDING: ("p", "red", "padding"),
     SlotState.DEAD: ("×", "red", "dead row"),
     SlotState.HELD: ("-", "magenta", "held"),
@@ -33,9 +33,10 @@ LOOK = {
 def timeline(
     record: RunRecord, run: RunFile, *, width: int = 100, until_step: int | None = None, max_slots: int = 16
 ) -> RenderableType:
-    """A Gantt chart of slots over steps, with a legend and the sentence that sums it up.
+    """A Gantt chart of slots over steps, with a legend and a sentence that sums it up.
 
-    A column holds as many steps as it must and shows what happened in most of them. `until_step` ends it early.
+    width: characters. A column stands for one step, or for several and then shows their most frequent state.
+    until_step: the last step shown; None: the last of the run. max_slots: of more slots only these are shown.
     """
     spans = slot_spans(record, run)
     steps = until_step or max([len(record.steps), *(one.end for one in spans)], default=0)
@@ -54,9 +55,9 @@ def timeline(
 
 def _line(slot: int, counts: IntGrid, label: int) -> Text:
     text = Text(f"{slot:>{label - 2}}  ", style="dim", no_wrap=True)
-    # Of equals the busier state: a request of one step must not vanish.
-    for seat in (len(SlotState) - 1 - counts[:, ::-1].argmax(axis=1)).tolist():
-        glyph, style, _ = LOOK[SlotState(seat)]
+    # Of two equally frequent states the busier one: a request of one step must stay visible.
+    for state in (len(SlotState) - 1 - counts[:, ::-1].argmax(axis=1)).tolist():
+        glyph, style, _ = LOOK[SlotState(state)]
         text.append(glyph, style=style)
     return text
 
@@ -68,8 +69,8 @@ def _axis(steps: int, columns: int, label: int) -> Text:
 
 def _legend(counts: IntGrid, steps: int, columns: int) -> Text:
     text = Text()
-    for seat, (glyph, style, name) in LOOK.items():
-        if counts[:, :, seat].any():
+    for state, (glyph, style, name) in LOOK.items():
+        if counts[:, :, state].any():
             text.append(glyph, style=style)
             text.append(f" {name}  ")
     text.append("one column is one step" if columns == steps else f"one column is {steps / columns:.3g} steps")
@@ -77,7 +78,7 @@ def _legend(counts: IntGrid, steps: int, columns: int) -> Text:
 
 
 def _sentence(record: RunRecord, run: RunFile, counts: IntGrid) -> Text:
-    """From the ledger, which is what the summary says too; from the chart where there is none."""
+    """The wasted slot-steps, from the ledger as in the summary; without a ledger from the chart."""
     total = int(counts.sum())
     if len(record.steps):
         shown = record.steps[: total // counts.shape[0]]
@@ -85,9 +86,7 @@ def _sentence(record: RunRecord, run: RunFile, counts: IntGrid) -> Text:
     else:
         dead = int(counts[:, :, SlotState.DEAD].sum())
         idle = int(counts[:, :, [SlotState.HELD, SlotState.PREEMPTED, SlotState.SWAPPED, SlotState.IDLE]].sum())
-    parts = [
-        f"{count:,} {words}" for count, words in ((dead, "dead rows of finished requests"), (idle, "idle")) if count
-    ]
+    parts = [f"{count:,} {words}" for count, words in ((dead, "dead (finished requests)"), (idle, "idle")) if count]
     name = run.engine.mode or run.engine.kind
     detail = f": {', '.join(parts)}" if parts else ""
     return Text(f"{name} wasted {dead + idle:,} of {total:,} slot-steps{detail}.", style="bold")

@@ -1,4 +1,4 @@
-"""A search for the best setting in the terminal: what was tried, each step with its reason, and the outcome."""
+"""A tuning search in the terminal: the settings tried, each step with its reason, and the outcome."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ VERDICT = {
 }
 PURPOSE = {
     "explore": "Explored",
-    "prove": "Tried with more, to prove it",
-    "prove-again": "Tried once more, as that takes more still",
+    "prove": "Repeated with more requests, to prove it",
+    "prove-again": "Repeated with still more requests, to prove it",
     "confirm": "Confirmed",
 }
 
@@ -49,19 +49,19 @@ def _stage(stage: Stage) -> RenderableType:
 
 
 def _trials(stage: Stage) -> Table:
-    """With P99 E2EL where it is bound."""
+    """A row for each setting tried; P99 E2EL only where an SLA bounds it."""
     table = Table(spare=[-2, -3], box=None, pad_edge=False, header_style="bold")
-    answers = any("e2el" in one.metric for trial in stage.trials for one in trial.point.sla)
-    latencies = ("P99 TTFT", "P99 TPOT", *(["P99 E2EL"] if answers else []))
-    for name in ("rows", "tokens", "other", "goodput/s", *latencies, "busy", "KV peak"):
+    with_e2el = any("e2el" in one.metric for trial in stage.trials for one in trial.point.sla)
+    latencies = ("P99 TTFT", "P99 TPOT", *(["P99 E2EL"] if with_e2el else []))
+    for name in ("slots", "tokens", "other", "goodput/s", *latencies, "busy", "KV peak"):
         table.add_column(name, justify="left" if name == "other" else "right", no_wrap=name != "other")
     table.add_column("SLA")
     for trial in stage.trials:
-        table.add_row(*_row(trial, answers), style="bold" if trial == stage.best else "")
+        table.add_row(*_row(trial, with_e2el), style="bold" if trial == stage.best else "")
     return table
 
 
-def _row(trial: Trial, answers: bool) -> Sequence[str]:
+def _row(trial: Trial, with_e2el: bool) -> Sequence[str]:
     point, setting = trial.point, trial.setting
     return (
         str(setting.max_num_seqs),
@@ -70,7 +70,7 @@ def _row(trial: Trial, answers: bool) -> Sequence[str]:
         number(trial.goodput_per_s),
         number(point.p99_ttft_ms),
         number(point.p99_tpot_ms),
-        *([number(point.p99_e2el_ms)] if answers else []),
+        *([number(point.p99_e2el_ms)] if with_e2el else []),
         share(point.signals.device_busy),
         share(point.signals.kv_usage_peak),
         point.error or ("met" if trial.verdict == "proven" else trial.verdict),
@@ -79,18 +79,18 @@ def _row(trial: Trial, answers: bool) -> Sequence[str]:
 
 def _outcome(result: TuneFile) -> RenderableType:
     best = result.best
-    state = "" if result.confirmed else ", predicted only: confirm it with a run"
+    state = "" if result.confirmed else ", predicted, not measured: confirm it with a run"
     rate = f"{number(best.goodput_per_s)} requests/s" + (" within the SLA" if best.unmeasured is None else "")
     head = Text.assemble(VERDICT[best.verdict], (best.setting.label(), "bold"), f", {rate}{state}.")
     if best.needed is not None and best.meets:
-        head.append(f" It takes at least {best.needed:,} requests to be sure.")
-    told = [*([result.note] if result.note else []), *result.stages[-1].advice]
-    parts: list[RenderableType] = [head, *(Text(f"- {one}") for one in told), Text()]
+        head.append(f" A proof needs at least {best.needed:,} requests.")
+    advice = [*([result.note] if result.note else []), *result.stages[-1].advice]
+    parts: list[RenderableType] = [head, *(Text(f"- {one}") for one in advice), Text()]
     parts += [Text("cbbench.toml", "bold"), Padding(Text(result.toml.rstrip()), (0, 0, 0, 2)), Text()]
     for name, flags, lacks in (
         ("vLLM", result.vllm, result.vllm_lacks),
         ("SGLang", result.sglang, result.sglang_lacks),
     ):
-        without = f"   (no such flag for {', '.join(lacks)})" if lacks else ""
+        without = f"   (no equivalent of {', '.join(lacks)})" if lacks else ""
         parts.append(Text.assemble((f"{name:7}", "bold"), flags, (without, "dim")))
     return Group(*parts)

@@ -127,7 +127,7 @@ def test_what_was_asked_stands_beside_what_was_done(cbbench: Call) -> None:
     summary = read_run(Path("cut")).summary
     assert summary is not None
     assert summary.throughput.request_per_s is not None
-    rates = f"12 requests/s asked, {summary.throughput.request_per_s:.4g} done"
+    rates = f"12 requests/s offered, {summary.throughput.request_per_s:.4g} completed"
     assert f"{rates} over" in " ".join(outcome.out.split())
     assert "24 of 64 requests sent: 24 completed, 0 failed, 0 cancelled" in outcome.out
     for form in ("md", "html"):
@@ -144,4 +144,4 @@ def test_what_was_asked_stands_beside_what_was_done(cbbench: Call) -> None:
 
 def test_the_rate_asked_of_stages_is_their_mean_until_the_duration(cbbench: Call) -> None:
     outcome = cbbench("run", *SIMULATED, *SHORT, "--rate", "2 for 10s, 20 for 10s", "--duration", 10, "-o", "out")
-    assert "2 requests/s asked on average" in outcome.out
+    assert "2 requests/s offered on average" in outcome.out

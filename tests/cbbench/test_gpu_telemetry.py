@@ -27,7 +27,7 @@ def test_the_gpu_is_in_the_signals_the_summary_and_the_environment(cbbench: Call
     outcome = cbbench("run", *WORK, "--gpu-telemetry")
     assert outcome.code == 0, outcome.err
     shown = " ".join(outcome.out.split())  # lines are folded
-    assert "memory peak 5.0 GiB · 412 W · 1755 MHz · clocks held down in 100% of samples" in shown
+    assert "memory peak 5.0 GiB · 412 W · 1755 MHz · clocks throttled in 100% of samples" in shown
     samples = [json.loads(line) for line in Path("out/signals.jsonl").read_text().splitlines()]
     assert samples
     assert samples[-1]["gpu"]["power_w"] == 412.5

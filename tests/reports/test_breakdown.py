@@ -179,11 +179,11 @@ def test_the_tables_name_what_there_is() -> None:
             breakdown_table(summary, explained=False), worst_table(slowest_requests(made, parts), "worst TTFT")
         )
     text = out.get()
-    assert "blocked: rows" in text
+    assert "blocked: slots" in text
     assert "45.0%" in text  # the queue's share of the tail
     assert "server" not in text
-    assert text.splitlines()[-3].split() == ["worst", "longest", "other", "prefill"]
-    assert text.splitlines()[-2].split()[-5:] == ["prefill", "step", "ms", "seats", "tokens"]
+    assert text.splitlines()[-3].split() == ["worst", "longest", "others", "prefill"]
+    assert text.splitlines()[-2].split()[-6:] == ["prefill", "step", "ms", "in", "it", "tokens"]
     assert "…" not in text
 
 
@@ -196,6 +196,6 @@ def test_a_narrow_terminal_gets_the_words_below_the_table() -> None:
             console.print(breakdown_view(summary, width=width))
         text = out.get()
         assert "…" not in text
-        assert ("queue: waiting for a first seat" in " ".join(text.split())) is not beside
-        assert "waiting for a first seat" in " ".join(text.split())
-        assert "no seat was free" in " ".join(text.split())
+        assert ("queue: waiting for its first slot" in " ".join(text.split())) is not beside
+        assert "waiting for its first slot" in " ".join(text.split())
+        assert "no slot was free" in " ".join(text.split())

@@ -26,7 +26,7 @@ def test_means_and_peak_are_over_the_samples_that_said_so() -> None:
     assert (one.steps, one.gpu_utilization_mean, one.gpu_memory_peak_bytes) == (4, 0.75, 3 << 30)
     assert (one.gpu_power_mean_w, one.gpu_sm_clock_mean_mhz, one.gpu_slowed_share) == (300.0, 1750, 0.5)
     assert gpu_line(one) == (
-        "GPU in use 75% · memory peak 3.0 GiB · 300 W · 1750 MHz · clocks held down in 50% of samples"
+        "GPU in use 75% · memory peak 3.0 GiB · 300 W · 1750 MHz · clocks throttled in 50% of samples"
     )
 
 

@@ -87,7 +87,7 @@ def test_side_by_side_says_what_differs_and_why() -> None:
     padded, continuous = static_run(bus_stop()), completed_run(bus_stop(mode="c"), header(event_unit="step"))
     text = shown(side_by_side([padded, continuous]))
     assert ["launched", "tokens", "600", "260", "0.43x"] in [line.split() for line in text.splitlines()]
-    assert "static: 340 of 600 slot-steps did no work (57%): 340 with a finished request kept in its batch" in text
+    assert "static: 340 of 600 slot-steps were wasted (57%): 340 dead" in text
     assert "340 dead rows" in text
     assert "do not compare" not in text
     other = completed_run(bus_stop(), header(event_unit="step", sha256="cd" * 32))
@@ -134,7 +134,7 @@ def test_the_classic_batch_step_by_step() -> None:
     made = bus_stop((2, 4, 8))
     text = shown(timeline(made, static_run(made)))
     assert rows_of(text) == ["▒█××××××", "▒███××××", "▒███████"]
-    assert "static wasted 10 of 24 slot-steps: 10 dead rows of finished requests." in text
+    assert "static wasted 10 of 24 slot-steps: 10 dead (finished requests)." in text
     assert "held" not in text
     assert "one column is one step" in text
 

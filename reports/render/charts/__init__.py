@@ -1,6 +1,6 @@
 """Charts as Vega-Lite: one specification gives the interactive chart of a page, SVG and PNG, without a browser.
 
-The only folder that needs the extra `charts`. Colours are CSS variables, so that the page can change them.
+The only package that needs the extra `charts`. Colours are CSS variables, so that a page can switch them.
 """
 
 from __future__ import annotations

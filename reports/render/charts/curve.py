@@ -1,4 +1,4 @@
-"""A curve: points, their intervals and labels, the line that joins them or the frontier, and which point is which."""
+"""The layers of a curve: points with intervals, labels and marks, and the line that joins them or the frontier."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def curve_layers(plot: Curve) -> list[alt.Chart]:
 
 
 def _drawable(plot: Curve) -> Curve:
-    """Without points that have no place."""
+    """The curve without points that are not finite numbers, the others inside the limits of an axis."""
     spots = [
         replace(one, x=within(one.x), y=within(one.y))
         for one in plot.spots

@@ -1,4 +1,4 @@
-"""Where the labels of a curve's points go, so that none lies over another, over a point, or over a line if it can."""
+"""Places for the labels of a curve's points: never over another label or point, and off the lines if possible."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple
 
 from reports.document import Axis, Spot
 
-# The chart as narrow as it gets on a phone: what fits there fits anywhere. In pixels.
+# The narrowest chart, on a phone, in pixels: labels that fit there fit anywhere.
 WIDTH, HEIGHT = 320.0, 260.0
 LETTER, LINE, POINT = 6.2, 12.0, 4.0
-STRIDE = 5.0  # between the places at which a line is looked at
+STRIDE = 5.0  # pixels between the sampled places of a line
 
 
 class Side(NamedTuple):
@@ -43,7 +43,7 @@ class Box(NamedTuple):
 
 
 def place(spots: Sequence[Spot], x: Axis, y: Axis) -> list[str | None]:
-    """The side of each spot's label, None where there is no room for it. Marked spots come first."""
+    """The side of each spot's label, None where there is no room. Marked spots are placed first."""
     if not spots:
         return []
     xs = _scaled([one.x for one in spots], x, WIDTH)
@@ -69,7 +69,7 @@ def place(spots: Sequence[Spot], x: Axis, y: Axis) -> list[str | None]:
 
 
 def _lines(spots: Sequence[Spot], xs: Sequence[float], ys: Sequence[float]) -> list[Box]:
-    """Dots along the lines that join the spots of each series, and on their intervals as far as a label reaches."""
+    """Dots along the lines of each series, and on the intervals of its spots as far as a label reaches."""
     dots = [
         _around(x, y + away, 0.5)
         for one, x, y in zip(spots, xs, ys, strict=True)

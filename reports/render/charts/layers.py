@@ -47,15 +47,15 @@ def colour_of(field: str, colours: dict[str, str], *, legend: bool = True, title
 
 
 def _columns(names: Iterable[str]) -> alt.ExprRef:
-    """As many as fit. By the width of the element, which is known before the chart is laid out: with columns by the
-    chart's own width the legend's lines are counted too late, and lie over each other. `width` is there for its
-    changes, and is all that a picture has."""
+    """As many columns as fit the width of the element, which is known before the chart is laid out; by the width of the
+    chart itself Vega counts the lines of the legend too late and draws them over each other. `width` makes the
+    expression follow changes, and is all that a picture has."""
     entry = 30 + labels.LETTER * max(map(len, names), default=0)
     return alt.ExprRef(f"max(1, floor(((containerSize()[0] || width) + 0 * width - 60) / {entry:.0f}))")
 
 
 def rule_layers(rules: Sequence[Rule], x: Axis, y: Axis, xs: Sequence[float]) -> list[alt.Chart]:
-    """`xs`: where the chart has data, so that a label beside an upright line does not leave the chart."""
+    """xs: where the chart has data; the label of a vertical rule stands on the side that has room."""
     low, high = (min(xs), max(xs)) if xs else (0.0, 0.0)
     middle = math.sqrt(low * high) if x.log else (low + high) / 2
     layers = []

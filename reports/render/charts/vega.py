@@ -30,7 +30,7 @@ def javascript() -> str:
 
 
 def spec(chart: Chart) -> Spec:
-    """Vega-Lite with the data inside, as wide as what it is put into."""
+    """Vega-Lite with the data inside, as wide as its container."""
     plot = chart.plot
     if isinstance(plot, Curve):
         layers, height = curve_layers(plot), HEIGHT
@@ -47,7 +47,7 @@ def spec(chart: Chart) -> Spec:
 
 
 def with_values(found: Any, change: Callable[[Any], Any]) -> Any:
-    """The same objects and lists, with every value in them changed."""
+    """A copy of nested objects and lists with `change` applied to every value."""
     if isinstance(found, dict):
         return {key: with_values(one, change) for key, one in found.items()}
     if isinstance(found, list):
@@ -56,7 +56,7 @@ def with_values(found: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _json_value(value: Any) -> Any:
-    """What JSON has no number for is a gap. What is too far for an axis lies at its end."""
+    """None for what is no number, which is a gap; numbers beyond the limits of an axis are moved onto them."""
     if isinstance(value, float):
         return within(value) if math.isfinite(value) else None
     return value
@@ -85,11 +85,11 @@ def _config() -> Spec:
 
 
 WIDTH = 720  # pixels
-SCALE = 2.0  # of PNG, for screens of today
+SCALE = 2.0  # of PNG, for high-density screens
 
 
 def svg(chart: Chart) -> str:
-    """Its ids are its own: vl-convert counts clip paths on from one picture to the next."""
+    """With ids that depend on this chart alone: vl-convert numbers clip paths across pictures."""
     drawn = str(vl_convert.vegalite_to_svg(_picture(chart)))
     ids = {found: f"{chart.name}-{at}" for at, found in enumerate(dict.fromkeys(re.findall(r'id="(clip\d+)"', drawn)))}
     return re.sub(r"(?<=[\"#])clip\d+(?=[\")])", lambda found: ids.get(found[0], found[0]), drawn)
@@ -108,7 +108,7 @@ def _picture(chart: Chart) -> Spec:
 
 
 def _coloured(value: Any) -> Any:
-    """The colour itself: outside a page nothing knows the variables."""
+    """The colour of a CSS variable: outside a page there are none."""
     found = re.fullmatch(r"var\(--([\w-]+)\)", value) if isinstance(value, str) else None
     return LIGHT[found[1]] if found else value
 
