@@ -2,11 +2,12 @@
 
     python benchmarks/simulator_accuracy.py [--model small|tiny|smollm2-135m] [--requests 64]
 
-A law is fitted to two short runs (the most seats, everything at t = 0; and a light load, which has the steps of a short
-prompt beside few rows) and predicts another setting, which it has never seen. A machine's speed drifts by more than the
-errors to be found, so the runs take turns step by step with the one they predict, each timed in the CPU time of its own
-thread. In the first line that one has the settings of the first: what it shows is the noise that no prediction can get
-below. `--base wide` fits to the first run alone, to show what the second is good for.
+A step-time model is fitted to two short runs (the most slots, everything at t = 0; and a light load, whose steps have a
+short prompt and few rows) and predicts a run with another setting, which is not part of the fit. The speed of a machine
+drifts by more than the errors to be found, so the fitted runs and the predicted one alternate step by step, each timed
+in the CPU time of its own thread. In the first line the predicted run has the settings of the first fitted run: its
+error is the noise, a lower bound of any prediction's. `--base wide` fits to the first run only, to show what the second
+adds.
 """
 
 from __future__ import annotations
@@ -72,16 +73,16 @@ class Turns:
     def __init__(self, threads: int) -> None:
         self._changed = threading.Condition()
         self._threads = threads
-        self._whose = 0
+        self._turn = 0
         self.finished = False
 
     def begin(self, me: int) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._whose == me or self.finished)
+            self._changed.wait_for(lambda: self._turn == me or self.finished)
 
     def next(self, me: int) -> None:
         with self._changed:
-            self._whose = (me + 1) % self._threads
+            self._turn = (me + 1) % self._threads
             self._changed.notify_all()
         self.begin(me)
 
@@ -211,22 +212,22 @@ def main() -> None:
     light = Case("light", WIDE, _plan(CHAT, BASE_REQUESTS // 2, seed=3), load=BASE_LOAD)
     bases = [wide, light] if args.base == "both" else [wide]
     cases = [
-        Case("16 seats again (noise)", WIDE, chat),
-        Case("4 seats", replace(WIDE, max_num_seqs=4), chat),
-        Case("8 seats", EIGHT, chat),
-        Case("8 seats, 64 tokens a step", replace(EIGHT, max_num_batched_tokens=64), chat),
-        Case("8 seats, prefill first", replace(EIGHT, prefill="prefill-first"), chat),
-        Case("8 seats, static, padded", replace(EIGHT, mode="static"), chat),
-        Case("8 seats, static, compact", replace(EIGHT, mode="static", static="compact-freed"), chat),
-        Case("8 seats, KV of 768 tokens", replace(EIGHT, kv_blocks=48), chat),
-        Case("8 seats, long prompts", EIGHT, summaries),
-        Case("8 seats, load 0.4", EIGHT, chat, load=0.4),
-        Case("8 seats, load 0.7", EIGHT, chat, load=0.7),
+        Case("16 slots again (noise)", WIDE, chat),
+        Case("4 slots", replace(WIDE, max_num_seqs=4), chat),
+        Case("8 slots", EIGHT, chat),
+        Case("8 slots, 64 tokens a step", replace(EIGHT, max_num_batched_tokens=64), chat),
+        Case("8 slots, prefill first", replace(EIGHT, prefill="prefill-first"), chat),
+        Case("8 slots, static, padded", replace(EIGHT, mode="static"), chat),
+        Case("8 slots, static, compact", replace(EIGHT, mode="static", static="compact-freed"), chat),
+        Case("8 slots, KV of 768 tokens", replace(EIGHT, kv_blocks=48), chat),
+        Case("8 slots, long prompts", EIGHT, summaries),
+        Case("8 slots, load 0.4", EIGHT, chat, load=0.4),
+        Case("8 slots, load 0.7", EIGHT, chat, load=0.7),
     ]
     _, first = bench.pair([wide], Case("capacity", WIDE, chat))
     bench.capacity_per_s = len(chat) / (first.steps["end_ns"][-1] / 1e9)
     print(
-        f"model {args.model}, {args.requests} requests, {WIDE.max_num_batched_tokens} tokens a step, law of "
+        f"model {args.model}, {args.requests} requests, {WIDE.max_num_batched_tokens} tokens a step, fitted to "
         f"{' and '.join(base.name for base in bases)}, torch {torch.__version__}\n"
     )
     print("| setting | " + " | ".join(f"{m} | error" for m in METRICS) + " |")
@@ -234,8 +235,8 @@ def main() -> None:
     errors: list[list[float]] = []
     for case in cases:
         base_runs, real = bench.pair(bases, case)
-        law = _law(base_runs, args.max_mean_error)
-        predicted = SimulatedEngine(case.config, law).run(case.plan, bench.pacing(case), SilentObserver())
+        step_times = _fitted(base_runs, args.max_mean_error)
+        predicted = SimulatedEngine(case.config, step_times).run(case.plan, bench.pacing(case), SilentObserver())
         measured, expected = _metrics(real), _metrics(predicted)
         errors.append([p / r - 1 for r, p in zip(measured, expected, strict=True)])
         cells = [f"{m:.1f} | {e:+.1%}" for m, e in zip(measured, errors[-1], strict=True)]
@@ -244,17 +245,17 @@ def main() -> None:
     print()
     for metric, mean, worst in zip(METRICS, size.mean(axis=0), size.max(axis=0), strict=True):
         print(f"{metric}: {mean:.1%} off on average, {worst:.1%} at worst")
-    for regime, hold_out in law.origin.hold_out.items():
+    for regime, hold_out in step_times.origin.hold_out.items():
         print(f"hold-out, {regime}: {hold_out.steps} steps, mean {hold_out.mean:.1%}, P95 {hold_out.p95:.1%}, "
               f"total {hold_out.total:+.1%}")  # fmt: skip
-    print(law.decode, law.mixed, law.gap, sep="\n")
+    print(step_times.decode, step_times.mixed, step_times.gap, sep="\n")
 
 
 def _plan(spec: str, num_requests: int, seed: int) -> RequestPlan:
     return build_plan(spec, num_requests=num_requests, seed=seed, arrival="poisson", max_model_len=WIDE.max_model_len)
 
 
-def _law(runs: Sequence[RunRecord], max_mean_error: float) -> StepTimeModel:
+def _fitted(runs: Sequence[RunRecord], max_mean_error: float) -> StepTimeModel:
     measured = pooled([measured_steps(run.steps) for run in runs if len(run.steps)])
     return calibrate(measured, Origin(source="the base"), max_mean_error=max_mean_error)
 

@@ -1,4 +1,4 @@
-"""cbbench calibrate: fit the simulator's step-time law to runs. NumPy and SciPy load inside the command."""
+"""cbbench calibrate: fit the simulator's step-time model to runs. NumPy and SciPy load inside the command."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 def command(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs of one engine and machine.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: law.json in the first RUN.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Default: RUN/step_time_model.json."),
     ] = None,
     max_error: Annotated[
-        float, typer.Option(min=0.0, help="Refuse a fit whose mean relative error on steps left out is larger.")
+        float, typer.Option(min=0.0, help="Refuse a fit whose mean relative error on held-out steps is larger.")
     ] = 0.25,
     json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
     **given: Any,
 ) -> int:
-    """Fit the law of a step's time to recorded runs, for --engine simulated --law RUN."""
+    """Fit a step-time model to recorded runs, for --engine simulated --law RUN."""
     from engines.simulated.calibrate import calibrate, measured_steps, pooled
     from engines.simulated.step_time import STEP_TIMES_FILE, Origin, save_step_times
     from reports.folder import read_record, read_run
@@ -36,7 +37,7 @@ def command(
     engines = [read_run(folder).engine for folder in runs]
     _check_alike(runs, engines)
     config = engines[0].config
-    law = calibrate(
+    step_times = calibrate(
         pooled([measured_steps(read_record(folder).steps) for folder in runs]),
         Origin(
             source=", ".join(folder.name for folder in runs),
@@ -52,9 +53,9 @@ def command(
         max_mean_error=max_error,
     )
     path = output or runs[0] / STEP_TIMES_FILE
-    save_step_times(law, path)
-    sys.stdout.write(path.read_text(encoding="utf-8") if json else describe(law))
-    print(f"law in {path}", file=sys.stderr)
+    save_step_times(step_times, path)
+    sys.stdout.write(path.read_text(encoding="utf-8") if json else describe(step_times))
+    print(f"step-time model in {path}", file=sys.stderr)
     return 0
 
 
@@ -69,14 +70,16 @@ def _check_alike(runs: Sequence[Path], engines: Sequence[EngineInfo]) -> None:
                 "record one of our own engine, `cbbench run --model MODEL`"
             )
         if engine.config.get("disaggregate"):
-            raise UsageError(f"{folder}: two instances shared the machine, so their steps follow no law; run one")
+            raise UsageError(
+                f"{folder}: two instances shared the machine, so the time of their steps is not that of one; run one"
+            )
         if (engine.model, engine.device) != (first.model, first.device):
-            raise UsageError(f"{folder}: another model or device than {runs[0]}, so its steps follow another law")
+            raise UsageError(f"{folder}: another model or device than {runs[0]}, so its step times differ")
 
 
-def describe(law: StepTimeModel) -> str:
-    """The law and how good it is, for a person."""
-    decode, mixed, gap = law.decode, law.mixed, law.gap
+def describe(step_times: StepTimeModel) -> str:
+    """The model and its errors, as text."""
+    decode, mixed, gap = step_times.decode, step_times.mixed, step_times.gap
     lines = [
         f"decode  {decode.step / 1e6:.3f} ms + {decode.row / 1e3:.1f} us per row + {decode.kv:.1f} ns per KV position",
         f"mixed   {mixed.step / 1e6:.3f} ms + {mixed.token / 1e3:.1f} us per token "
@@ -84,15 +87,15 @@ def describe(law: StepTimeModel) -> str:
         f"        + {mixed.kv:.1f} ns per KV position + {mixed.pair:.2f} ns per (query, key) pair "
         f"+ {mixed.prefill_kv:.1f} ns per position before a chunk",
         f"gap     {gap.step / 1e6:.3f} ms + {gap.row / 1e3:.1f} us per row",
-        f"swap    {law.swap_block_ns / 1e3:.1f} us per KV block moved"
-        if law.knows_swaps
-        else "swap    not calibrated: no step moved KV blocks, so --on-kv-pressure swap is refused with this law",
-        "errors on steps left out of the fit:",
+        f"swap    {step_times.swap_block_ns / 1e3:.1f} us per KV block moved"
+        if step_times.knows_swaps
+        else "swap    not calibrated: no step moved KV blocks, so --on-kv-pressure swap is refused with this model",
+        "errors on held-out steps:",
     ]
-    for regime, error in law.origin.hold_out.items():
+    for regime, error in step_times.origin.hold_out.items():
         errors = f"mean {error.mean:.1%}, P95 {error.p95:.1%}, summed time {error.total:+.1%}"
         lines.append(f"  {regime:6}  {errors}, {error.steps} steps")
-    ranges = (f"{low} to {high} {name}" for name, (low, high) in law.origin.fitted_on.items())
-    lines.append(f"fitted on {', '.join(ranges)} per step; beyond that it is extrapolation")
-    lines += [f"warning: {warning}" for warning in law.origin.warnings]
+    ranges = (f"{low} to {high} {name}" for name, (low, high) in step_times.origin.fitted_on.items())
+    lines.append(f"fitted on {', '.join(ranges)} per step; other values are extrapolated")
+    lines += [f"warning: {warning}" for warning in step_times.origin.warnings]
     return "\n".join(lines) + "\n"

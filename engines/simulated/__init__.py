@@ -1,1 +1,1 @@
-"""The simulated engine: the same scheduler, pacing and records on a virtual clock, with a law for a step's time."""
+"""The simulated engine: the same scheduler, pacing and records on a virtual clock, with a model of step times."""

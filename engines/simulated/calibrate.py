@@ -1,7 +1,11 @@
-"""Calibrate: a StepTimeModel from the ledger of a run, or the reason why that run cannot give one.
+"""Calibration: fits a StepTimeModel to the ledgers of runs.
 
-The mixed steps of one run often look alike (a full batch beside a chunk), and then nobody can tell a row's cost from a
-step's. So what mixed steps share with decode-only ones is drawn, weakly, to what those cost.
+The mixed steps of a run are often alike (a full batch and a chunk), so that the costs of a row and of a step cannot be
+separated. Therefore the coefficients that both regimes have get a weak prior: their values in decode-only steps.
+
+The fit is non-negative with the least *relative* error; an absolute one would be right for large batches only. A
+relative fit underestimates noisy steps, so it is scaled until the summed time of the fitted steps is right, as
+throughput follows from that.
 """
 
 from __future__ import annotations
@@ -15,39 +19,39 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from engines.base import EngineError
 from engines.ledger import StepArray
 from engines.scheduling.plan import IntArray
 from engines.simulated.step_time import DecodeTerms, GapTerms, HoldOut, MixedTerms, Origin, StepShape, StepTimeModel
+from workloads.errors import CbbenchError
 
 MIN_STEPS = 10  # of either regime
-MAX_MEAN_ERROR = 0.25  # on steps left out, in either regime; kernels measured alone give 0.01 to 0.06
-NARROW = 2.0  # below this ratio of most to fewest rows, the cost of a row is a guess
-ENOUGH = (  # of either: 64 prompts of 264 tokens on average are over a hundred mixed steps alone
-    "`cbbench run --num-requests 64 --max-num-seqs 8 --max-num-batched-tokens 128 "
-    "--workload 'prompt=uniform(16,512);output=uniform(32,128)'`"
+MAX_MEAN_ERROR = 0.25  # on held-out steps, in either regime; kernels measured alone give 0.01 to 0.06
+NARROW = 2.0  # below this ratio of most to fewest rows, the cost of a row is extrapolated
+ENOUGH_STEPS = (  # of both: 64 prompts of 264 tokens on average give over a hundred mixed steps
+    "cbbench run `num_requests` 64 `max_num_seqs` 8 `max_num_batched_tokens` 128 "
+    "`workload` 'prompt=uniform(16,512);output=uniform(32,128)'"
 )
-MORE_STEPS = {  # what to do where a run has too few steps of a kind
-    "decode": f"these are steps without prompts, and longer outputs give more of them: {ENOUGH}",
-    "mixed": "these are steps with prompts in them, and more requests than seats, fewer tokens a step or a --rate give "
-    f"more of them: {ENOUGH}; several runs can be fitted together, `cbbench calibrate RUN RUN`",
+MORE_STEPS = {  # advice for a run with too few steps of a regime
+    "decode": f"these are steps without prompts, and longer outputs give more of them: {ENOUGH_STEPS}",
+    "mixed": "these are steps with prompts, and more requests than slots, fewer tokens a step or a `rate` give more "
+    f"of them: {ENOUGH_STEPS}; several runs can be fitted together, `cbbench calibrate RUN RUN`",
 }
-SHORT_STEP_NS = 5e6  # below this the host's own noise may be what a CPU's step takes
-COLUMNS = ("decode_kv_positions", "prefill_kv_positions", "prefill_pairs")  # of the ledger, needed beside the counts
+SHORT_STEP_NS = 5e6  # the time of a shorter step on a CPU may be mostly noise of the host
+COLUMNS = ("decode_kv_positions", "prefill_kv_positions", "prefill_pairs")  # old ledgers lack them
 
 FloatArray = NDArray[np.float64]
 Fit = Callable[[FloatArray, FloatArray], "Terms"]  # columns [steps, k] and ns [steps] -> terms
 
-FOLDS = 5  # contiguous parts of the run, each predicted from the others: neighbours in time are too alike to be fair
+FOLDS = 5  # contiguous parts of the run, each predicted from the others: steps close in time are too similar
 KNEES_TOKENS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-TOKENS = 3  # where tokens stand among the columns of mixed steps
-PRIOR_WEIGHT = 0.2  # of one step, against a term being twice its prior or nothing
+TOKENS = 3  # the column of tokens in mixed steps
+PRIOR_WEIGHT = 0.2  # of one step, against a coefficient of twice its prior or 0
 NO_PRIOR: FloatArray = np.zeros(0)
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredSteps:
-    """What the law explains and what it explains it by, one value per step of a run."""
+    """The times to fit and what they depend on, one value per step of a run."""
 
     tokens: IntArray
     rows: IntArray
@@ -56,7 +60,7 @@ class MeasuredSteps:
     prefill_pairs: IntArray
     swapped_blocks: IntArray
     duration_ns: IntArray
-    gap_ns: IntArray  # -1 where the engine may have been idle before the step
+    gap_ns: IntArray  # -1 if the engine may have been idle before the step
 
     @property
     def decode_only(self) -> NDArray[np.bool_]:
@@ -68,16 +72,14 @@ class MeasuredSteps:
 
 
 def measured_steps(steps: StepArray) -> MeasuredSteps:
-    """From a ledger. EngineError where it has no steps, or was written before the columns that the law needs."""
+    """From a ledger. Raises CbbenchError if it has no steps or lacks columns that the fit needs."""
     if not len(steps):
-        raise EngineError(
-            "this run recorded no engine steps: calibrate on one of the reference engine, `cbbench run --model MODEL`"
-        )
+        raise CbbenchError(None, "this run recorded no engine steps; calibrate on a run with `engine` reference")
     if missing := [name for name in COLUMNS if name not in (steps.dtype.names or ())]:
-        raise EngineError(f"this run's ledger has no {', '.join(missing)}: record it again with this version")
+        raise CbbenchError(None, f"this run's ledger has no {', '.join(missing)}; record it again with this version")
     before_ns = np.concatenate(([0], steps["end_ns"][:-1]))
     gap_ns = np.maximum(steps["start_ns"] - before_ns, 0)
-    # Where everybody in the batch has just been seated, the engine may have waited for them.
+    # If all requests of the batch were just admitted, the engine may have been idle until they arrived.
     carried_over = steps["running"] > steps["admitted"]
     carried_over[:1] = False
     return MeasuredSteps(
@@ -87,7 +89,7 @@ def measured_steps(steps: StepArray) -> MeasuredSteps:
         prefill_kv=steps["prefill_kv_positions"],
         prefill_pairs=steps["prefill_pairs"],
         swapped_blocks=steps["swap_in_blocks"].astype(np.int64) + steps["swap_out_blocks"],
-        # With overlap a step is submitted while the one before runs: its own time begins when that one has ended.
+        # With overlap a step is submitted while the one before runs; its own time starts when that one ends.
         duration_ns=steps["end_ns"] - np.maximum(steps["start_ns"], before_ns),
         gap_ns=np.where(carried_over, gap_ns, -1),
     )
@@ -108,17 +110,18 @@ def calibrate(
     row_buckets: tuple[int, ...] = (),
     max_mean_error: float = MAX_MEAN_ERROR,
 ) -> StepTimeModel:
-    """The law of a run's steps. EngineError, with the reason, where the run cannot give a good one.
+    """The model of a run's steps. Raises CbbenchError, with the reason, if the run gives no good one.
 
-    origin: what is known of the run; the fit's errors, ranges and warnings are added to it.
+    origin: facts about the run; errors, ranges and warnings of the fit are added to it.
     """
     moves_kv = measured.swapped_blocks > 0
     decode, mixed = measured.decode_only & ~moves_kv, ~measured.decode_only & ~moves_kv
     for regime, steps in (("decode", decode), ("mixed", mixed)):
         if (found := int(steps.sum())) < MIN_STEPS:
-            raise EngineError(
+            raise CbbenchError(
+                None,
                 f"cannot calibrate on {origin.source}: {found} {regime} steps, at least {MIN_STEPS} are needed; "
-                f"{MORE_STEPS[regime]}"
+                f"{MORE_STEPS[regime]}",
             )
     duration_ns = measured.duration_ns.astype(np.float64)
     rows = _launched_rows(measured.rows, row_buckets)
@@ -132,12 +135,13 @@ def calibrate(
     hold_out = {regime: hold_out_error(*samples) for regime, samples in regimes.items()}
     for regime in ("decode", "mixed"):
         if (error := hold_out[regime].mean) > max_mean_error:
-            raise EngineError(
-                f"cannot calibrate on {origin.source}: {regime} steps left out of the fit are predicted {error:.0%} "
-                f"off on average, at most {max_mean_error:.0%} is accepted; {_steadier(measured, origin)}"
+            raise CbbenchError(
+                None,
+                f"cannot calibrate on {origin.source}: predictions of held-out {regime} steps are {error:.0%} off on "
+                f"average, at most {max_mean_error:.0%} is accepted; {_steadier(measured, origin)}",
             )
     fitted = {regime: fit(x, y) for regime, (x, y, fit) in regimes.items()}
-    law = StepTimeModel(
+    model = StepTimeModel(
         calibrated=True,
         decode=_decode_terms(fitted["decode"]),
         mixed=_mixed_terms(fitted["mixed"]),
@@ -151,7 +155,9 @@ def calibrate(
             warnings=tuple(_warnings(measured)),
         ),
     )
-    return msgspec.structs.replace(law, swap_block_ns=_swap_block_ns(law, measured)) if moves_kv.any() else law
+    if not moves_kv.any():
+        return model
+    return msgspec.structs.replace(model, swap_block_ns=_swap_block_ns(model, measured))
 
 
 # -- columns in, terms out ---------------------------------------------------------------------------------------
@@ -167,25 +173,25 @@ def _gap_samples(measured: MeasuredSteps) -> tuple[FloatArray, FloatArray]:
     return _columns(measured.rows[known]), gaps_ns
 
 
-def _swap_block_ns(law: StepTimeModel, measured: MeasuredSteps) -> float:
-    """What steps that move KV blocks take beyond the law without moves, per block."""
+def _swap_block_ns(model: StepTimeModel, measured: MeasuredSteps) -> float:
+    """Time per moved block of the steps that move KV blocks, beyond the time of the same steps without moves."""
     moving = [i for i, blocks in enumerate(measured.swapped_blocks.tolist()) if blocks]
     shapes = measured.shapes()
-    beyond_ns = sum(int(measured.duration_ns[i]) - law.duration_ns(shapes[i]) for i in moving)
+    beyond_ns = sum(int(measured.duration_ns[i]) - model.duration_ns(shapes[i]) for i in moving)
     return _rounded(max(0.0, beyond_ns / sum(shapes[i].swapped_blocks for i in moving)))
 
 
 def _steadier(measured: MeasuredSteps, origin: Origin) -> str:
-    """What to do about steps that no law predicts, in words."""
+    """Advice for steps that no model predicts well."""
     median_ns = float(np.median(measured.duration_ns[measured.decode_only]))
-    advice = ["repeat the run while nothing else runs on the machine, with more requests (--num-requests 256)"]
+    advice = ["repeat the run while nothing else runs on the machine, with more requests (`num_requests` 256)"]
     if median_ns < SHORT_STEP_NS:
         of = f" of {origin.model}" if origin.model else ""
         advice.append(
-            f"decode steps{of} take {median_ns / 1e6:.2g} ms in the median, too short to time well, so take a "
-            "larger --model"
+            f"the median decode step{of} takes {median_ns / 1e6:.2g} ms, too short to time well, so use a larger "
+            "`model`"
         )
-    return "; ".join([*advice, "--max-error accepts a worse fit"])
+    return "; ".join([*advice, "a larger `max_error` accepts a worse fit"])
 
 
 def _launched_rows(rows: IntArray, buckets: tuple[int, ...]) -> IntArray:
@@ -208,7 +214,7 @@ def _warnings(measured: MeasuredSteps) -> list[str]:
 
 
 def _rounded(ns: float) -> float:
-    """Six digits are more than the fit knows, and a person can read them."""
+    """Six digits: more than the fit is accurate to, and readable."""
     return float(f"{ns:.6g}")
 
 
@@ -231,7 +237,7 @@ def _gap_terms(fitted: Terms) -> GapTerms:
     return GapTerms(step=step, row=row)
 
 
-# -- fits ----
+# -- fits ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +257,7 @@ def fit_linear(x: FloatArray, y: FloatArray) -> Terms:
 
 
 def fit_with_knee(x: FloatArray, y: FloatArray, prior_ns: FloatArray) -> Terms:
-    """The knee that fits best, among a few, inside the range of tokens seen. prior_ns: for the first columns."""
+    """The best of a few knees inside the range of tokens seen. prior_ns: expected coefficients of the first columns."""
     tokens = x[:, TOKENS]
     inside = [knee for knee in KNEES_TOKENS if tokens.min() < knee < tokens.max()] or [int(tokens.max())]
     fits = [(_non_negative(_with_knee(x, knee), y, prior_ns), knee) for knee in inside]

@@ -13,7 +13,7 @@ from engines.simulated.step_time import StepShape, StepTimeModel
 
 
 def shape_of(plan: StepPlan) -> StepShape:
-    """The law's view of a plan. Integers throughout, so no order of summing can change it."""
+    """What the time of a plan's step depends on. All are integers, so the order of summation does not matter."""
     counts, starts, dead = plan.counts, plan.starts, len(plan.dead_slots)
     rows = len(counts) + dead
     tokens = plan.launched_tokens
@@ -37,16 +37,16 @@ def shape_of(plan: StepPlan) -> StepShape:
 class CostExecutor:
     """Steps run one after another, each behind the gap in which the host plans. Tokens have no values here."""
 
-    def __init__(self, law: StepTimeModel, clock: Clock) -> None:
-        self._law = law
+    def __init__(self, step_times: StepTimeModel, clock: Clock) -> None:
+        self._step_times = step_times
         self._clock = clock
         self._submitted: deque[StepResult] = deque()
         self._end_ns = 0  # of the newest step
 
     def submit(self, plan: StepPlan) -> None:
         shape = shape_of(plan)
-        start_ns = max(self._clock.now_ns(), self._end_ns) + self._law.gap_ns(shape.rows)
-        duration_ns = self._law.duration_ns(shape)
+        start_ns = max(self._clock.now_ns(), self._end_ns) + self._step_times.gap_ns(shape.rows)
+        duration_ns = self._step_times.duration_ns(shape)
         self._end_ns = start_ns + duration_ns
         self._submitted.append(StepResult(plan.step, None, start_ns, self._end_ns, duration_ns))
 
@@ -61,12 +61,12 @@ class CostExecutor:
         """(start_ns, end_ns) of these steps, run now with nothing else in flight, up to the one that runs when
         something comes due; `ran_until` accepts them."""
         begin_ns = max(self._clock.now_ns(), self._end_ns)
-        gap_ns, kv, steps = self._law.gap_ns(quiet.rows), quiet.live_kv + quiet.dead_kv, quiet.steps
+        gap_ns, kv, steps = self._step_times.gap_ns(quiet.rows), quiet.live_kv + quiet.dead_kv, quiet.steps
         if due_ns is not None:  # the steps get longer and longer, so there are no more than if all were as the first
-            shortest_ns = gap_ns + self._law.duration_ns(StepShape(quiet.rows, quiet.rows, kv, 0, 0))
+            shortest_ns = gap_ns + self._step_times.duration_ns(StepShape(quiet.rows, quiet.rows, kv, 0, 0))
             steps = min(steps, max(0, due_ns - begin_ns) // shortest_ns + 1)
         kvs = kv + len(quiet.slots) * np.arange(steps, dtype=np.int64)
-        durations_ns = self._law.decode_durations_ns(quiet.rows, kvs)
+        durations_ns = self._step_times.decode_durations_ns(quiet.rows, kvs)
         ends_ns = begin_ns + np.cumsum(durations_ns + gap_ns)
         if due_ns is not None:
             steps = int(np.searchsorted(ends_ns, due_ns)) + 1

@@ -48,14 +48,14 @@ class SimulatedDisaggregatedEngine:
     """Every run starts from idle instances at time 0. The same input gives the same record, bit for bit."""
 
     config: DisaggregatedConfig
-    law: StepTimeModel  # of either device
+    step_times: StepTimeModel  # of either device
     link_bytes_per_s: float
     kv_bytes_per_token: int
     client: None = None
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
-        clock, depth = VirtualClock(), int(self.law.overlapped)
-        prefill, decode = (Instance(one, CostExecutor(self.law, clock), depth) for one in self.config.build())
+        clock, depth = VirtualClock(), int(self.step_times.overlapped)
+        prefill, decode = (Instance(one, CostExecutor(self.step_times, clock), depth) for one in self.config.build())
         link = TimedLink(self.block_ns, clock)
         caches = self.config.prefill.prefix_caching or self.config.decode.prefix_caching
         prompts = Prompts(plan, PROMPT_IDS) if caches else None
@@ -71,7 +71,7 @@ class SimulatedDisaggregatedEngine:
 
     def describe(self) -> dict[str, Any]:
         """The `config` of run.json's engine: that of the decode instance, and beside it what the prefill instance has
-        of its own, the link, and the law with where it comes from."""
+        of its own, the link, and the step-time model with its origin."""
         prefill = asdict(self.config.prefill)
         own = ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")
         return {
@@ -79,6 +79,6 @@ class SimulatedDisaggregatedEngine:
             **{f"prefill_{name}": prefill[name] for name in own},
             "kv_link_gb_per_s": self.link_bytes_per_s / 1e9,
             "kv_bytes_per_token": self.kv_bytes_per_token,
-            "law": msgspec.to_builtins(self.law),
-            "law_label": self.law.label,
+            "law": msgspec.to_builtins(self.step_times),
+            "law_label": self.step_times.label,
         }

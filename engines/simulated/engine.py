@@ -1,4 +1,4 @@
-"""SimulatedEngine: the scheduler on a virtual clock, where a law says how long each step takes."""
+"""SimulatedEngine: the scheduler on a virtual clock, where a step-time model gives the length of each step."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ class SimulatedEngine:
     """Every run starts from an idle scheduler at time 0. The same input gives the same record, bit for bit."""
 
     config: SchedulerConfig
-    law: StepTimeModel
+    step_times: StepTimeModel
     client: None = None  # nothing stands between the plan and the scheduler
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
         clock = VirtualClock()
-        executor = CostExecutor(self.law, clock)
+        executor = CostExecutor(self.step_times, clock)
         scheduler = self.config.build()
         # Which blocks can be shared depends on what is in them; nothing else depends on what a prompt says.
         prompts = Prompts(plan, PROMPT_IDS) if self.config.prefix_caching else None
         source = PlanSource(plan, pacing, prompts)
-        loop = partial(run_loop, depth=1) if self.law.overlapped else run_in_stretches
+        loop = partial(run_loop, depth=1) if self.step_times.overlapped else run_in_stretches
         return loop(scheduler, executor, source, clock, observer, planned=len(plan), make_request=make_request)
 
     def describe(self) -> dict[str, Any]:
-        """The `config` of run.json's engine: the pool, and the law with where it comes from."""
+        """The `config` of run.json's engine: the pool, and the step-time model with its origin."""
         return {
             "kv_blocks": self.config.kv_blocks,
             "block_size": self.config.block_size,
-            "law": msgspec.to_builtins(self.law),
-            "law_label": self.law.label,
+            "law": msgspec.to_builtins(self.step_times),  # the key that reports read, also in old runs
+            "law_label": self.step_times.label,
         }
 
 

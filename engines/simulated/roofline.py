@@ -1,10 +1,10 @@
-"""A law from data sheets, for hardware and models nobody has run yet. UNCALIBRATED: it orders settings, it does not
-promise latencies.
+"""Step times from data sheets, for hardware and models without a measured run. UNCALIBRATED: good for ranking settings,
+not for latencies.
 
     decode   weights / bandwidth                        + KV bytes of a position / bandwidth, per position read
-    mixed    max(weights / bandwidth, tokens · FLOPs / peak)      a knee: flat until compute is what takes longer
-             + attention FLOPs per (query, key) pair + KV in front of the chunks
-    swap     bytes of a KV block / host link, per block moved out or in; nothing runs beside it
+    mixed    max(weights / bandwidth, tokens · FLOPs / peak)      a knee: flat until compute takes longer
+             + attention FLOPs per (query, key) pair + KV before the chunks
+    swap     bytes of a KV block / host link, per block moved out or in; it does not overlap the step
 
 Bandwidth and peak are taken at the shares below; docs/simulation.md compares the result with measured kernels.
 """
@@ -14,14 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from engines.base import EngineError
 from engines.simulated.step_time import DecodeTerms, GapTerms, MixedTerms, Origin, StepTimeModel
+from workloads.errors import CbbenchError
 
 BANDWIDTH_SHARE = 0.8  # of the data sheet's, reached by decode kernels
 COMPUTE_SHARE = 0.6  # of the dense bf16 peak, reached by large matrix products
-MEMORY_SHARE = 0.9  # of the memory that the weights leave, for KV; --gpu-memory-utilization says another
+MEMORY_SHARE = 0.9  # of the memory that the weights leave, for KV, unless `gpu_memory_utilization` is set
 GAP_NS = 500_000.0  # host time between steps; engines report 0.2 to several ms
-BLOCK_TOKENS = 16  # of the block that swap_block_ns is told for; StepTimeModel.with_blocks_of tells others
+BLOCK_TOKENS = 16  # of the blocks that swap_block_ns is for; StepTimeModel.with_blocks_of converts it
 BYTES = 2  # bf16, weights and KV
 # What pinned copies reach one way, over 16 lanes; the links' own peaks are 31.5 and 63 GB/s.
 PCIE_4_BYTES_PER_S = 25e9  # nvbandwidth on an A100: forums.developer.nvidia.com/t/352186
@@ -30,7 +30,7 @@ UNCALIBRATED = "data sheet and model shape only; expect tens of percent, and mor
 
 
 class ModelShape(Protocol):
-    """What the law needs of a decoder; engines.reference.model.config.ModelConfig has it."""
+    """What the roofline needs of a decoder; engines.reference.model.config.ModelConfig has it."""
 
     @property
     def layers(self) -> int: ...
@@ -57,8 +57,8 @@ class Hardware:
     bytes_per_s: float
     flop_per_s: float  # dense bf16
     memory_bytes: float
-    # To the host's memory, one way; measured, not the data sheet's. A network card hangs on such a link too, and those
-    # sold beside these devices just fill it: 200 Gb/s with an A100, 400 with an H100 (NVIDIA DGX A100, DGX H100).
+    # To the host's memory, one way, as measured. A network card has the same link, and the cards sold with these
+    # devices fill it: 200 Gb/s with an A100, 400 with an H100 (NVIDIA DGX A100, DGX H100).
     link_bytes_per_s: float
 
 
@@ -75,10 +75,10 @@ HARDWARE: dict[str, Hardware] = {
 
 
 def roofline_step_times(hardware: str, model_name: str, model: ModelShape) -> StepTimeModel:
-    """EngineError where the hardware is unknown."""
+    """Raises CbbenchError if the hardware is unknown."""
     device = find_hardware(hardware)
     bytes_per_s, flop_per_s = device.bytes_per_s * BANDWIDTH_SHARE, device.flop_per_s * COMPUTE_SHARE
-    embedding = 0 if model.tied else model.vocab * model.d_model  # read a row at a time, not as a whole
+    embedding = 0 if model.tied else model.vocab * model.d_model  # only the rows of the step's tokens are read
     read = model.parameters - embedding
     weights_ns = 1e9 * read * BYTES / bytes_per_s
     token_ns = 1e9 * 2 * read / flop_per_s
@@ -107,20 +107,22 @@ def block_bytes(model: ModelShape, block_size: int) -> int:
 
 
 def kv_blocks_in_memory(hardware: str, model: ModelShape, block_size: int, share: float = MEMORY_SHARE) -> int:
-    """KV blocks in `share` of the memory beside the weights, which is what --gpu-memory-utilization means on a GPU.
-    EngineError where none fits. An engine's own count is better: a wrong one costs more accuracy than the law does."""
+    """KV blocks in `share` of the memory beside the weights. Raises CbbenchError if none fits.
+
+    An engine's own count is better: a wrong one costs more accuracy than this step-time model."""
     device = find_hardware(hardware)
-    room_bytes = (device.memory_bytes - model.parameters * BYTES) * share
-    blocks = int(room_bytes / block_bytes(model, block_size))
+    kv_bytes = (device.memory_bytes - model.parameters * BYTES) * share
+    blocks = int(kv_bytes / block_bytes(model, block_size))
     if blocks < 1:
-        raise EngineError(
-            f"--hardware {hardware}: {model.parameters * BYTES / 1e9:.1f} GB of weights in "
-            f"{device.memory_bytes / 1e9:.0f} GB leave no room for KV (--gpu-memory-utilization {share:g})"
+        raise CbbenchError(
+            "hardware",
+            f"{hardware}: {model.parameters * BYTES / 1e9:.1f} GB of weights in "
+            f"{device.memory_bytes / 1e9:.0f} GB leave no room for KV (`gpu_memory_utilization` {share:g})",
         )
     return blocks
 
 
 def find_hardware(name: str) -> Hardware:
     if name not in HARDWARE:
-        raise EngineError(f"--hardware: {name!r} is not one of {', '.join(HARDWARE)}")
+        raise CbbenchError("hardware", f"{name!r} is not one of {', '.join(HARDWARE)}")
     return HARDWARE[name]

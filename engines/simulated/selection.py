@@ -1,85 +1,88 @@
-"""Which law, pool and context a simulated run has: from a calibrated law, or from hardware and a model's shape."""
+"""Step times, KV pool and context of a simulated run: from a calibrated model, or from hardware and a model's shape."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from engines.base import EngineError
-from engines.reference.model.config import SHAPES, ModelConfig  # a shape is numbers: no torch comes with it
+from engines.reference.model.config import SHAPES, ModelConfig  # numbers only: torch is not imported
 from engines.simulated.roofline import HARDWARE, MEMORY_SHARE, find_hardware, kv_blocks_in_memory, roofline_step_times
-from engines.simulated.step_time import StepTimeModel, load_step_times
+from engines.simulated.step_time import FIELD, StepTimeModel, load_step_times
+from workloads.errors import CbbenchError
 from workloads.plan import RequestPlan
 
 
-def select_step_times(law: Path | None, hardware: str | None, model: str) -> StepTimeModel:
-    """The law of a file or a run's folder, or the uncalibrated one of `model` on `hardware`. EngineError."""
-    if law is not None and hardware is not None:
-        raise EngineError("--law and --hardware: a law is either measured or a roofline; give one of them")
-    if law is not None:
-        return load_step_times(law)
+def select_step_times(path: Path | None, hardware: str | None, model: str) -> StepTimeModel:
+    """Those of a file or a calibrated run's folder, or the roofline of `model` on `hardware`. Raises CbbenchError."""
+    if path is not None and hardware is not None:
+        raise CbbenchError(FIELD, "calibrated step times and those of `hardware` exclude each other; give one of them")
+    if path is not None:
+        return load_step_times(path)
     if hardware is None:
-        raise EngineError(
-            "--engine simulated needs --law RUN (after `cbbench calibrate RUN`) or, uncalibrated, --hardware "
-            f"{'|'.join(HARDWARE)}"
+        raise CbbenchError(
+            "engine",
+            f"simulated needs `{FIELD}` RUN (after `cbbench calibrate RUN`) or, uncalibrated, `hardware` "
+            f"{'|'.join(HARDWARE)}",
         )
     return roofline_step_times(hardware, model, _shape(model))
 
 
-def refuse_free_swaps(law: StepTimeModel) -> None:
-    """EngineError where the law cannot say what swapping costs: for nothing, it would win every comparison."""
-    if not law.knows_swaps:
-        raise EngineError(
-            f"--on-kv-pressure swap: what a swap costs is not calibrated, as no step of {law.origin.source} moved KV "
-            "blocks; record a run that swaps (`cbbench run --on-kv-pressure swap --kv-blocks N`, N too few for all "
-            "seats) and calibrate on both: `cbbench calibrate RUN SWAPPING_RUN`"
+def refuse_free_swaps(step_times: StepTimeModel) -> None:
+    """Raises CbbenchError if the cost of a swap is unknown: at no cost, swap would win every comparison."""
+    if not step_times.knows_swaps:
+        raise CbbenchError(
+            "on_kv_pressure",
+            f"swap is not calibrated, as no step of {step_times.origin.source} moved KV blocks; record a run that "
+            "swaps (`cbbench run` with `on_kv_pressure` swap and `kv_blocks` too few for all slots) and calibrate on "
+            "both: `cbbench calibrate RUN SWAPPING_RUN`",
         )
 
 
-def refuse_unread(plan: RequestPlan, *, prefix_caching: bool) -> None:
-    """EngineError where it takes the tokens of prompts that no tokenizer has read."""
+def refuse_untokenised(plan: RequestPlan, *, prefix_caching: bool) -> None:
+    """Raises CbbenchError if the run needs the tokens of prompts that no tokenizer has read."""
     texts = plan.texts
     if texts is None or texts.ids is not None:
         return
-    path, nobody = texts.file.path, "the model has no tokenizer here, so nobody knows"
+    path, unknown = texts.file.path, "the model has no tokenizer here, so it is unknown"
     if not plan.prompts_counted:
-        raise EngineError(f"--workload {path}: {nobody} how long its prompts are; give each line its prompt_tokens")
+        raise CbbenchError("workload", f"{path}: {unknown} how long its prompts are; give each line its prompt_tokens")
     if prefix_caching:
-        raise EngineError(f"--prefix-caching: {nobody} what the prompts of {path} share")
+        raise CbbenchError("prefix_caching", f"{unknown} which tokens the prompts of {path} share")
 
 
-def kv_link_bytes_per_s(law: StepTimeModel, hardware: str | None, gb_per_s: float | None) -> float:
-    """Of the link between two instances. EngineError where neither a person nor the hardware says."""
-    if law.origin.kv_bytes_per_token is None:
-        raise EngineError(
-            "--disaggregate: this law does not say how many bytes a token's KV has; `cbbench calibrate` its run again"
+def kv_link_bytes_per_s(step_times: StepTimeModel, hardware: str | None, gb_per_s: float | None) -> float:
+    """Bandwidth of the link between two instances: as given, else the hardware's. Raises CbbenchError."""
+    if step_times.origin.kv_bytes_per_token is None:
+        raise CbbenchError(
+            FIELD, "it does not have the KV bytes of a token, which `disaggregate` needs; calibrate its run again"
         )
     if gb_per_s is not None:
         return gb_per_s * 1e9
     if hardware is None:
-        raise EngineError(
-            "--disaggregate with --law needs --kv-link-gb-per-s N: a law knows steps, not what joins two devices"
+        raise CbbenchError(
+            "kv_link_gb_per_s", f"`disaggregate` with `{FIELD}` needs it: a calibration measures steps, not the link"
         )
     return find_hardware(hardware).link_bytes_per_s
 
 
-def default_context_tokens(law: StepTimeModel, model: str) -> int:
-    """The run's that the law was fitted to, else the model's."""
-    return law.origin.max_model_len or _shape(model).max_position
+def default_context_tokens(step_times: StepTimeModel, model: str) -> int:
+    """The context of the calibrated run, else the model's."""
+    return step_times.origin.max_model_len or _shape(model).max_position
 
 
 def default_kv_blocks(
-    law: StepTimeModel, hardware: str | None, model: str, block_size: int, memory_share: float | None = None
+    step_times: StepTimeModel, hardware: str | None, model: str, block_size: int, memory_share: float | None = None
 ) -> int | None:
-    """The pool's size where the law or the hardware tells it; None: nobody knows, so memory is no limit.
+    """Blocks of the pool of the calibrated run, or of the hardware's memory. None: unknown, so memory is no limit.
 
-    memory_share: of what the weights leave of the hardware's memory. EngineError beside a law of a run.
+    memory_share: share of the memory beside the weights that is for KV. Raises CbbenchError if it is given with a
+    calibrated model.
     """
     if memory_share is not None and hardware is None:
-        raise EngineError(
-            "--gpu-memory-utilization: a law says how long steps take, not how much memory there is; "
-            "--kv-blocks N sets its KV cache"
+        raise CbbenchError(
+            "gpu_memory_utilization",
+            "a calibration measures the time of steps, not the size of the memory; set `kv_blocks` instead",
         )
-    origin = law.origin
+    origin = step_times.origin
     if origin.kv_blocks is not None and origin.block_size is not None:
         return max(1, origin.kv_blocks * origin.block_size // block_size)
     if hardware is None:
@@ -89,5 +92,5 @@ def default_kv_blocks(
 
 def _shape(model: str) -> ModelConfig:
     if model not in SHAPES:
-        raise EngineError(f"--model {model}: the simulator knows the shapes of {', '.join(SHAPES)}")
+        raise CbbenchError("model", f"the simulator knows the shapes of {', '.join(SHAPES)}, not of {model}")
     return SHAPES[model]

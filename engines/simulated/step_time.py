@@ -1,13 +1,13 @@
-"""StepTimeModel: how long a step takes, as a few non-negative numbers; read from and written to a small JSON file.
+"""StepTimeModel: how long a step takes, by a few non-negative coefficients; read from and written to a JSON file.
 
-Two regimes, because attention takes another path when every row has a single token:
+Two regimes, because attention runs another kernel when every row has a single token:
 
     decode-only   step + row·rows + kv·ΣKV
     mixed         step + token·tokens + beyond_knee·max(0, tokens - knee) + row·rows + kv·ΣKV of single-token rows
                        + pair·Σ(query, key) pairs of the chunks + prefill_kv·ΣKV in front of the chunks
 
 and before each step a gap, in which the host plans. Every duration is a sum of Python floats in a fixed order, rounded
-to whole ns, so a law gives the same bits on every machine. NumPy enters only element by element, never as a sum.
+to whole ns, so a model gives the same bits on every machine. NumPy is used element by element only, never for a sum.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from engines.base import EngineError
 from engines.scheduling.plan import IntArray
+from workloads.errors import CbbenchError
 
-SCHEMA: Final = "cbbench.law/1"
-STEP_TIMES_FILE: Final = "law.json"  # where `cbbench calibrate RUN` puts it, in RUN
+SCHEMA: Final = "cbbench.step-time-model/1"
+STEP_TIMES_FILE: Final = "step_time_model.json"  # what `cbbench calibrate RUN` writes, in RUN
+FIELD: Final = "step_time_model"  # the setting that names such a file
+OLD_STEP_TIMES_FILE: Final = "law.json"  # of earlier versions, with the same content under the schema cbbench.law/1
 
 
 class StepShape(NamedTuple):
-    """What the time of one step depends on. Padding and dead rows are in it: they are launched."""
+    """What the time of one step depends on. Padding and dead rows count, as they are launched."""
 
     tokens: int
     rows: int
     kv: int  # positions read by rows with a single token, dead rows included
-    prefill_kv: int  # positions in KV in front of the chunks
-    prefill_pairs: int  # (query, key) pairs inside and in front of the chunks: count·start + count·(count+1)/2
+    prefill_kv: int  # KV positions before the chunks
+    prefill_pairs: int  # (query, key) pairs of the chunks, with what is before them: count·start + count·(count+1)/2
     swapped_blocks: int = 0
     narrow_pairs: int = 0  # pairs that chunks too short to fill a GPU cost on top of `prefill_pairs`
 
@@ -43,7 +45,7 @@ class StepShape(NamedTuple):
 
 
 class DecodeTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """ns of a step in which every row has one token."""
+    """ns of a step in which every row has a single token."""
 
     step: float
     row: float
@@ -51,7 +53,7 @@ class DecodeTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MixedTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """ns of a step with chunks of prompts in it, alone or beside decodes."""
+    """ns of a step with prompt chunks, with or without decodes."""
 
     step: float
     token: float
@@ -64,59 +66,59 @@ class MixedTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GapTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """ns between the end of a step and the start of the next, in which the host plans and delivers."""
+    """ns between the end of a step and the start of the next, in which the host plans and delivers tokens."""
 
     step: float
     row: float
 
 
 class HoldOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Relative errors on steps that were left out of the fit."""
+    """Relative errors on held-out steps."""
 
     steps: int
     mean: float
     p95: float
-    total: float  # of the summed time, signed: what throughput inherits
+    total: float  # of the summed time, signed; throughput has the same error
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a law comes from, in words a person can check."""
+    """Where a model comes from, so that a reader can check it."""
 
     source: str  # a run, or hardware and model
     model: str | None = None
     device: str | None = None
-    kv_blocks: int | None = None  # of the run: an engine's own pool, and the best guess for one that stands for it
-    block_size: int | None = None  # tokens; of the blocks that swap_block_ns is for, too
+    kv_blocks: int | None = None  # of the run's KV pool: the default of a simulated run
+    block_size: int | None = None  # tokens; of the blocks of kv_blocks and swap_block_ns
     max_model_len: int | None = None  # tokens
     kv_bytes_per_token: int | None = None  # K and V of all layers
     hold_out: dict[str, HoldOut] = {}  # by regime: decode, mixed, gap
-    fitted_on: dict[str, tuple[int, int]] = {}  # smallest and largest rows, tokens, kv: beyond is extrapolation
+    fitted_on: dict[str, tuple[int, int]] = {}  # smallest and largest rows, tokens, kv; other values are extrapolated
     warnings: tuple[str, ...] = ()
 
 
 class StepTimeModel(msgspec.Struct, frozen=True, kw_only=True):
-    schema: Literal["cbbench.law/1"] = SCHEMA
+    schema: Literal["cbbench.step-time-model/1", "cbbench.law/1"] = SCHEMA
     calibrated: bool  # False: from data sheets, not from a run
     decode: DecodeTerms
     mixed: MixedTerms
     gap: GapTerms
-    swap_block_ns: float = 0.0  # per block moved out or in; 0: nobody knows, see knows_swaps
+    swap_block_ns: float = 0.0  # per block moved out or in; 0: unknown, see knows_swaps
     overlapped: bool = False  # the next step is planned while one runs, as on a GPU
-    row_buckets: tuple[int, ...] = ()  # a decode-only step runs as the next larger one (CUDA graphs); empty: as it is
+    row_buckets: tuple[int, ...] = ()  # decode-only steps are padded to the next larger one (CUDA graphs)
     origin: Origin
 
     @property
     def label(self) -> str:
-        """Goes wherever a prediction is shown."""
+        """Shown with every prediction."""
         return f"calibrated on {self.origin.source}" if self.calibrated else f"UNCALIBRATED: {self.origin.source}"
 
     @property
     def knows_swaps(self) -> bool:
-        """Moving KV blocks is never free: a law without a cost was fitted to steps that moved none."""
+        """Whether the cost of moving a KV block is known. It is never 0: a fit to steps that moved none gives 0."""
         return self.swap_block_ns > 0
 
     def with_blocks_of(self, tokens: int) -> StepTimeModel:
-        """The law of an engine whose KV blocks hold as many tokens: moving one takes longer with its bytes."""
+        """The model for KV blocks of this many tokens: the time to move a block is proportional to its bytes."""
         known = self.origin.block_size
         if known is None or known == tokens or not self.knows_swaps:
             return self
@@ -146,7 +148,7 @@ class StepTimeModel(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, round(ns))
 
     def decode_durations_ns(self, rows: int, kv: IntArray) -> IntArray:
-        """duration_ns of decode-only steps that differ in their KV alone; the same bits, step for step."""
+        """duration_ns of decode-only steps that differ only in kv; the same values to the bit."""
         ns = self._decode_base_ns(rows) + self.decode.kv * kv.astype(np.float64)
         return np.maximum(1, np.rint(ns)).astype(np.int64)
 
@@ -161,24 +163,30 @@ class StepTimeModel(msgspec.Struct, frozen=True, kw_only=True):
         return self.row_buckets[at] if at < len(self.row_buckets) else rows
 
 
-def save_step_times(law: StepTimeModel, path: Path) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(law), indent=2) + b"\n")
+def save_step_times(model: StepTimeModel, path: Path) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(model), indent=2) + b"\n")
 
 
 def load_step_times(path: Path) -> StepTimeModel:
-    """Of a file, or of a run's folder that was calibrated on. EngineError, naming the file, where it is no law."""
+    """From a file or the folder of a calibrated run. Raises CbbenchError, naming the file, if it is not a model."""
     if path.is_dir():
-        path = path / STEP_TIMES_FILE
+        path = _file_in(path)
     try:
-        law = msgspec.json.decode(path.read_bytes(), type=StepTimeModel)
+        model = msgspec.json.decode(path.read_bytes(), type=StepTimeModel)
     except FileNotFoundError:
-        raise EngineError(f"{path}: no such file; `cbbench calibrate RUN` writes one") from None
+        raise CbbenchError(FIELD, f"{path}: no such file; `cbbench calibrate RUN` writes one") from None
     except (msgspec.DecodeError, OSError) as error:
-        raise EngineError(f"{path}: not a step-time law ({SCHEMA}): {error}") from None
-    for group in (law.decode, law.mixed, law.gap):
+        raise CbbenchError(FIELD, f"{path}: not a step-time model ({SCHEMA}): {error}") from None
+    for group in (model.decode, model.mixed, model.gap):
         for name, value in msgspec.structs.asdict(group).items():
             if not 0 <= value < float("inf"):
-                raise EngineError(f"{path}: {name} must be a number of at least 0, got {value}")
-    if list(law.row_buckets) != sorted(set(law.row_buckets)):
-        raise EngineError(f"{path}: row_buckets must be increasing, got {list(law.row_buckets)}")
-    return law
+                raise CbbenchError(FIELD, f"{path}: {name} must be a number of at least 0, got {value}")
+    if list(model.row_buckets) != sorted(set(model.row_buckets)):
+        raise CbbenchError(FIELD, f"{path}: row_buckets must be increasing, got {list(model.row_buckets)}")
+    return msgspec.structs.replace(model, schema=SCHEMA)
+
+
+def _file_in(folder: Path) -> Path:
+    """The model of a calibrated run, as this version or an earlier one named it."""
+    new, old = folder / STEP_TIMES_FILE, folder / OLD_STEP_TIMES_FILE
+    return old if old.is_file() and not new.is_file() else new

@@ -34,7 +34,7 @@ Call = Callable[..., Outcome]
         (["--mode", "batched"], ["--mode", "continuous, static"]),
         (["--model", "no-such-model"], ["no-such-model"]),
         (["--model", "broken.gguf"], ["broken.gguf"]),
-        (["--engine", "simulated"], ["--engine simulated", "--law", "--hardware"]),
+        (["--engine", "simulated"], ["--engine: simulated needs", "--step-time-model", "--hardware"]),
         (["--url", "http://127.0.0.1:9"], ["--device", "the server at --url has its own"]),
         (["--tenants", "a:weigth=3;b"], ["--tenants", "weigth"]),
         (["--on-kv-pressure", "forget"], ["--on-kv-pressure", "swap"]),
@@ -155,7 +155,7 @@ def test_version(cbbench: Call) -> None:
         (["--quota", "b:rows=1"], ["--quota b", "no such tenant", "default"]),
         (["--max-model-len", "99999999"], ["--max-model-len", "131072"]),
         (["--sla", "p100_ttft_ms<=20"], ["p100", "p99"]),
-        (["--gpu-memory-utilization", "0.00001"], ["--hardware h100", "no room for KV", "--gpu-memory-utilization"]),
+        (["--gpu-memory-utilization", "0.00001"], ["--hardware: h100", "no room for KV", "--gpu-memory-utilization"]),
     ],
 )
 def test_simulated_run_refuses_what_is_out_of_all_bounds(

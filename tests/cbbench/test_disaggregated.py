@@ -12,7 +12,7 @@ import pytest
 
 from engines.simulated.step_time import STEP_TIMES_FILE, save_step_times
 from tests.cbbench.conftest import TINY, Outcome
-from tests.engines.simulated.small_runs import LAW
+from tests.engines.simulated.small_runs import STEP_TIMES
 
 Call = Callable[..., Outcome]
 ENGINE = ("--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b", "--num-requests", 40, "--rate", 20)
@@ -91,8 +91,8 @@ def test_what_makes_no_sense_is_one_line(cbbench: Call, settings: tuple[object, 
     assert not Path("out").exists()
 
 
-def test_a_law_of_a_run_does_not_know_the_link(cbbench: Call) -> None:
-    """Nor, if it is an old one, how many bytes go over it."""
+def test_a_calibration_does_not_know_the_link(cbbench: Call) -> None:
+    """Nor, if it is an old one, the KV bytes of a token."""
     run = (
         "run",
         "--engine",
@@ -106,11 +106,11 @@ def test_a_law_of_a_run_does_not_know_the_link(cbbench: Call) -> None:
         *LENGTHS,
         *PAIR,
     )
-    save_step_times(LAW, Path(STEP_TIMES_FILE))
+    save_step_times(STEP_TIMES, Path(STEP_TIMES_FILE))
     assert "calibrate" in cbbench(*run, "--kv-link-gb-per-s", 2, "-o", "out").error_line
-    knows = msgspec.structs.replace(LAW.origin, kv_bytes_per_token=1_000_000)
-    save_step_times(msgspec.structs.replace(LAW, origin=knows), Path(STEP_TIMES_FILE))
-    assert "--kv-link-gb-per-s N" in cbbench(*run, "-o", "out").error_line
+    knows = msgspec.structs.replace(STEP_TIMES.origin, kv_bytes_per_token=1_000_000)
+    save_step_times(msgspec.structs.replace(STEP_TIMES, origin=knows), Path(STEP_TIMES_FILE))
+    assert "--kv-link-gb-per-s: " in cbbench(*run, "-o", "out").error_line
     assert cbbench(*run, "--kv-link-gb-per-s", 2, "-o", "out").code == 0
     (one,) = [
         row for line in Path("out/requests.jsonl").read_bytes().splitlines() if (row := json.loads(line))["i"] == 0

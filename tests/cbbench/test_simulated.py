@@ -10,7 +10,7 @@ import pytest
 
 from engines.simulated.step_time import STEP_TIMES_FILE, save_step_times
 from tests.cbbench.conftest import Outcome
-from tests.engines.simulated.small_runs import LAW
+from tests.engines.simulated.small_runs import STEP_TIMES
 
 Call = Callable[..., Outcome]
 H200 = ("run", "--engine", "simulated", "--hardware", "h200", "--model", "llama-3.1-8b", "--num-requests", 4)
@@ -35,7 +35,7 @@ def test_less_memory_is_fewer_blocks(cbbench: Call) -> None:
 
 @pytest.mark.parametrize("refused", [("--on-kv-pressure", "swap"), ("--gpu-memory-utilization", "0.5")])
 def test_what_a_law_does_not_know_is_refused(cbbench: Call, refused: tuple[str, str]) -> None:
-    save_step_times(LAW, Path(STEP_TIMES_FILE))
+    save_step_times(STEP_TIMES, Path(STEP_TIMES_FILE))
     outcome = cbbench(*FROM_A_LAW, *refused, "-o", "out")
     assert outcome.code == 2, outcome.err
     assert outcome.error_line.startswith(f"error: {refused[0]}")

@@ -24,7 +24,7 @@ from workloads.plan import UGAP, RequestPlan
 
 MS = 1_000_000
 # A step with a prompt in it takes 1 ms and 0.1 ms a token, one that only decodes 10 ms and 1 ms a row.
-LAW = StepTimeModel(
+STEP_TIMES = StepTimeModel(
     calibrated=True,
     decode=DecodeTerms(step=10.0 * MS, row=1.0 * MS, kv=0.0),
     mixed=MixedTerms(
@@ -38,7 +38,7 @@ BLOCK_MS = 2  # on the link
 
 
 def pair(
-    prefill: dict[str, object], decode: dict[str, object], law: StepTimeModel = LAW, block_ms: int = BLOCK_MS
+    prefill: dict[str, object], decode: dict[str, object], law: StepTimeModel = STEP_TIMES, block_ms: int = BLOCK_MS
 ) -> SimulatedDisaggregatedEngine:
     defaults: dict[str, object] = {
         "kv_blocks": 100, "block_size": BLOCK, "max_model_len": 200, "max_num_seqs": 4, "max_num_batched_tokens": 40,
@@ -248,7 +248,7 @@ def test_a_prompt_that_is_lost_while_its_token_is_sampled_is_computed_again_wher
         "kv_blocks": 4, "max_num_batched_tokens": 8, "max_prompt_chunk": 4, "admission": "optimistic",
         "victim": "least-computed",
     }  # fmt: skip
-    overlapped = msgspec.structs.replace(LAW, overlapped=True)
+    overlapped = msgspec.structs.replace(STEP_TIMES, overlapped=True)
     lengths = [(4, 20), (12, 3), (8, 3), (8, 2)]
     record = run(pair(settings, {"max_num_seqs": 1}, overlapped), lengths, at_ms=[0, 10, 10, 30])
     prefill, decode = (record.steps[record.steps["instance"] == one] for one in (0, 1))
@@ -263,7 +263,7 @@ def test_a_prompt_that_is_lost_while_its_token_is_sampled_is_computed_again_wher
 
 def test_planning_beside_a_running_step_hands_over_as_well() -> None:
     """The step after the one that samples a first token is planned before that token is seen."""
-    overlapped = msgspec.structs.replace(LAW, overlapped=True)
+    overlapped = msgspec.structs.replace(STEP_TIMES, overlapped=True)
     record = run(pair({"max_num_batched_tokens": 8}, {}, overlapped), [(20, 3), (8, 2), (12, 9)])
     assert {row.status for row in record.rows} == {"completed"}
     assert record.steps["discarded_tokens"].sum() == 0
@@ -278,14 +278,14 @@ def test_prompts_alone_are_computed_as_by_an_engine_of_one_instance(
     overlapped: bool, settings: dict[str, object]
 ) -> None:
     """Requests of one output token never get to the other instance: the ledger is the ordinary loop's, bit for bit."""
-    engine = pair(settings, {}, msgspec.structs.replace(LAW, overlapped=overlapped))
+    engine = pair(settings, {}, msgspec.structs.replace(STEP_TIMES, overlapped=overlapped))
     lengths = [((7 * i) % 40 + 1, 1) for i in range(50)]
     record = run(engine, lengths, at_ms=[1.3 * i for i in range(50)])
     plan = RequestPlan.of(*zip(*lengths, strict=True), arrivals_ugap=np.arange(50) * UGAP * 13 // 10)
     alone = run_step_by_step(
         plan,
         engine.config.prefill,
-        lambda clock: CostExecutor(engine.law, clock),
+        lambda clock: CostExecutor(engine.step_times, clock),
         depth=int(overlapped),
         rate_per_s=1000.0,
     )

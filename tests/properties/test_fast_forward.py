@@ -12,7 +12,7 @@ from engines.scheduling.resource_gate import Quota
 from engines.simulated import engine as simulated
 from engines.simulated.engine import SimulatedEngine
 from tests.engines.scheduling.driving import config
-from tests.engines.simulated.small_runs import LAW, assert_same_record, run_step_by_step
+from tests.engines.simulated.small_runs import STEP_TIMES, assert_same_record, run_step_by_step
 from workloads.pacing import Pacing
 from workloads.plan import UGAP, RequestPlan
 
@@ -102,7 +102,7 @@ def test_stretches_change_nothing(
 
     simulated.advance = counted  # type: ignore[assignment]
     try:
-        fast = SimulatedEngine(settings_of_run, LAW).run(
+        fast = SimulatedEngine(settings_of_run, STEP_TIMES).run(
             plan,
             Pacing(plan.arrivals_ugap, **pacing),  # type: ignore[arg-type]
             observer(),

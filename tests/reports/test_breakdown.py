@@ -14,7 +14,7 @@ from reports.breakdown import Breakdown, breakdown, total
 from reports.render.breakdown import breakdown_table, breakdown_view, worst_table
 from reports.slowest import slowest_requests
 from tests.engines.scheduling.driving import config
-from tests.engines.simulated.small_runs import LAW, run_step_by_step
+from tests.engines.simulated.small_runs import STEP_TIMES, run_step_by_step
 from tests.reports.factory import MS, ledger, record, row
 from tests.wire.driving import load
 from tests.wire.fake import good
@@ -58,7 +58,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 def test_parts_add_up_under_every_policy(name: str, concurrency: int | None) -> None:
     plan, settings = plan_of(120), config(**{"kv_blocks": 400} | SETTINGS[name])
     pacing = Pacing(plan.arrivals_ugap, rate_per_s=60.0, concurrency=concurrency)
-    made = SimulatedEngine(settings, LAW).run(plan, pacing, SilentObserver())
+    made = SimulatedEngine(settings, STEP_TIMES).run(plan, pacing, SilentObserver())
     parts = assert_adds_up(made)
     assert "server" not in parts.ttft_ns
     assert ("client" in parts.ttft_ns) == (concurrency is not None)

@@ -46,9 +46,14 @@ class Simulated:
     def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
         from engines.simulated.disaggregated import SimulatedDisaggregatedEngine
         from engines.simulated.engine import SimulatedEngine
-        from engines.simulated.selection import default_kv_blocks, kv_link_bytes_per_s, refuse_free_swaps, refuse_unread
+        from engines.simulated.selection import (
+            default_kv_blocks,
+            kv_link_bytes_per_s,
+            refuse_free_swaps,
+            refuse_untokenised,
+        )
 
-        refuse_unread(plan, prefix_caching=config.prefix_caching)
+        refuse_untokenised(plan, prefix_caching=config.prefix_caching)
         if config.on_kv_pressure == "swap":
             refuse_free_swaps(self.law)
         law = self.law.with_blocks_of(config.block_size)

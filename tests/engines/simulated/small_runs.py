@@ -1,4 +1,4 @@
-"""Laws and small runs for the simulator's tests."""
+"""Step times and small runs for the simulator's tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workloads.prompts import Prompts
 from workloads.source import PlanSource
 
 # An 8B model on a small GPU, in ns; none of the numbers is round, so that every term shows in the last digit.
-LAW = StepTimeModel(
+STEP_TIMES = StepTimeModel(
     calibrated=True,
     decode=DecodeTerms(step=16_880_123.4, row=41_613.7, kv=153.31),
     mixed=MixedTerms(
@@ -31,7 +31,7 @@ LAW = StepTimeModel(
 def run_step_by_step(
     plan: RequestPlan,
     config: SchedulerConfig,
-    executor: Callable[[VirtualClock], Executor] = lambda clock: CostExecutor(LAW, clock),
+    executor: Callable[[VirtualClock], Executor] = lambda clock: CostExecutor(STEP_TIMES, clock),
     observer: Observer | None = None,
     depth: int = 0,
     **pacing: object,

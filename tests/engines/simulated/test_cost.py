@@ -7,7 +7,7 @@ from engines.scheduling.plan import StepPlan
 from engines.simulated.cost import CostExecutor, shape_of
 from engines.simulated.step_time import StepShape
 from tests.engines.scheduling.driving import Driven, req
-from tests.engines.simulated.small_runs import LAW
+from tests.engines.simulated.small_runs import STEP_TIMES
 
 
 def _shapes(driven: Driven, steps: int) -> list[StepShape]:
@@ -43,7 +43,7 @@ def test_the_padded_rectangle_is_launched_and_dead_rows_still_read() -> None:
 
 def test_steps_follow_each_other_behind_the_gap() -> None:
     clock = VirtualClock()
-    executor = CostExecutor(LAW, clock)
+    executor = CostExecutor(STEP_TIMES, clock)
     driven = Driven.of(depth=1).submit(req(0, 1, 5))
     clock.wait_until(1_000)
     first, second = driven.schedule(), driven.schedule()
@@ -53,7 +53,7 @@ def test_steps_follow_each_other_behind_the_gap() -> None:
     executor.submit(second)  # planned while the first runs
     done, next_done = executor.collect(), executor.collect()
     assert (done.step, next_done.step) == (1, 2)
-    assert done.start_ns == 1_000 + LAW.gap_ns(1)
-    assert done.end_ns - done.start_ns == done.busy_ns == LAW.duration_ns(shape_of(first))
-    assert next_done.start_ns == done.end_ns + LAW.gap_ns(1)
+    assert done.start_ns == 1_000 + STEP_TIMES.gap_ns(1)
+    assert done.end_ns - done.start_ns == done.busy_ns == STEP_TIMES.duration_ns(shape_of(first))
+    assert next_done.start_ns == done.end_ns + STEP_TIMES.gap_ns(1)
     assert done.tokens is None

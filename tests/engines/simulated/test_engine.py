@@ -14,7 +14,7 @@ from engines.base import RunRecord, SilentObserver
 from engines.ledger import check_identities
 from engines.scheduling.config import SchedulerConfig
 from engines.simulated.engine import SimulatedEngine
-from tests.engines.simulated.small_runs import LAW, assert_same_record, run_step_by_step
+from tests.engines.simulated.small_runs import STEP_TIMES, assert_same_record, run_step_by_step
 from workloads.pacing import Pacing
 from workloads.plan import UGAP, RequestPlan
 
@@ -44,33 +44,33 @@ def _digest(record: RunRecord) -> str:
     ("rate_per_s", "golden"), [(None, "9780ad22b81c6f72"), (5.0, "4f68b2fbd5fc8c7e")], ids=["at-once", "rate"]
 )
 def test_the_same_bits_on_any_machine(rate_per_s: float | None, golden: str) -> None:
-    """A golden digest: it changes with the scheduler's decisions or the law's arithmetic, and with nothing else."""
+    """A golden digest: it changes with the scheduler's decisions or the step-time arithmetic, and with nothing else."""
     pacing = Pacing(PLAN.arrivals_ugap, rate_per_s=rate_per_s)
-    record = SimulatedEngine(CONFIG, LAW).run(PLAN, pacing, SilentObserver())
+    record = SimulatedEngine(CONFIG, STEP_TIMES).run(PLAN, pacing, SilentObserver())
     assert record.steps["preempted"].sum() > 0
     check_identities(record.steps, CONFIG.max_num_seqs, CONFIG.kv_blocks)
     assert _digest(record) == golden
 
 
 def test_planning_that_overlaps_the_running_step() -> None:
-    overlapped = msgspec.structs.replace(LAW, overlapped=True)
+    overlapped = msgspec.structs.replace(STEP_TIMES, overlapped=True)
     record = SimulatedEngine(CONFIG, overlapped).run(PLAN, Pacing(PLAN.arrivals_ugap), SilentObserver())
     assert_same_record(record, run_step_by_step(PLAN, CONFIG, depth=1))
     assert {row.status for row in record.rows} == {"completed"}
 
 
 def test_an_engine_may_run_again_and_starts_from_nothing() -> None:
-    engine = SimulatedEngine(CONFIG, LAW)
+    engine = SimulatedEngine(CONFIG, STEP_TIMES)
     first, second = (engine.run(PLAN, Pacing(PLAN.arrivals_ugap, concurrency=9), SilentObserver()) for _ in range(2))
     assert_same_record(first, second)
 
 
 def test_it_says_what_it_ran_on() -> None:
-    described = SimulatedEngine(CONFIG, LAW).describe()
+    described = SimulatedEngine(CONFIG, STEP_TIMES).describe()
     assert described["kv_blocks"] == 120
     assert described["law_label"] == "calibrated on a test"
-    assert described["law"]["schema"] == "cbbench.law/1"
-    assert described["law"]["decode"]["kv"] == LAW.decode.kv
+    assert described["law"]["schema"] == "cbbench.step-time-model/1"
+    assert described["law"]["decode"]["kv"] == STEP_TIMES.decode.kv
 
 
 def test_neither_torch_nor_scipy_is_needed_to_simulate() -> None:

@@ -1,4 +1,4 @@
-"""The ledger holds what the law needs, so that a run can be calibrated on without its plans."""
+"""The ledger holds what a calibration needs, without the plans of the steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engines.scheduling.plan import StepPlan, StepResult
 from engines.simulated.calibrate import measured_steps
 from engines.simulated.cost import CostExecutor, shape_of
 from engines.simulated.step_time import StepShape
-from tests.engines.simulated.small_runs import LAW, run_step_by_step
+from tests.engines.simulated.small_runs import STEP_TIMES, run_step_by_step
 from workloads.plan import RequestPlan
 
 CONFIG = SchedulerConfig(
@@ -43,13 +43,13 @@ def test_the_ledger_tells_the_shape_and_the_time_of_every_step(mode: str, depth:
     logs: list[ShapeLog] = []
 
     def executor(clock: VirtualClock) -> ShapeLog:
-        logs.append(ShapeLog(CostExecutor(LAW, clock)))
+        logs.append(ShapeLog(CostExecutor(STEP_TIMES, clock)))
         return logs[-1]
 
     record = run_step_by_step(plan, replace(CONFIG, mode=mode), executor, depth=depth)  # type: ignore[arg-type]
     measured = measured_steps(record.steps)
     assert measured.shapes() == logs[0].shapes
-    assert measured.duration_ns.tolist() == [LAW.duration_ns(shape) for shape in logs[0].shapes]
+    assert measured.duration_ns.tolist() == [STEP_TIMES.duration_ns(shape) for shape in logs[0].shapes]
     known = measured.gap_ns >= 0
     assert known.sum() > 0.8 * len(known)
-    assert measured.gap_ns[known].tolist() == [LAW.gap_ns(int(rows)) for rows in measured.rows[known]]
+    assert measured.gap_ns[known].tolist() == [STEP_TIMES.gap_ns(int(rows)) for rows in measured.rows[known]]

@@ -1,4 +1,4 @@
-"""What memory pressure costs, on a whole run: exact figures of the scheduler under a law of step times."""
+"""What memory pressure costs, on a whole run: exact figures of the scheduler under a step-time model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 from engines.base import SilentObserver
 from engines.scheduling.config import SchedulerConfig
 from engines.simulated.engine import SimulatedEngine
-from tests.engines.simulated.small_runs import LAW
+from tests.engines.simulated.small_runs import STEP_TIMES
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 
@@ -22,7 +22,7 @@ def _run(watermark: float, victim: str = "newest") -> tuple[int, int, float]:
         kv_blocks=300, max_model_len=512, max_num_seqs=32, max_num_batched_tokens=256, watermark=watermark,
         victim=victim,  # type: ignore[arg-type]
     )  # fmt: skip
-    steps = SimulatedEngine(config, LAW).run(PLAN, Pacing(PLAN.arrivals_ugap), SilentObserver()).steps
+    steps = SimulatedEngine(config, STEP_TIMES).run(PLAN, Pacing(PLAN.arrivals_ugap), SilentObserver()).steps
     tokens_per_s = steps["sampled_tokens"].sum() / steps["end_ns"][-1] * 1e9
     return int(steps["preempted"].sum()), int(steps["recomputed_tokens"].sum()), float(tokens_per_s)
 

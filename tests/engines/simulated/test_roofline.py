@@ -1,32 +1,32 @@
-"""The uncalibrated law: data sheets in, the right shape and the right label out."""
+"""The uncalibrated step times: data sheets in, the right shape and the right label out."""
 
 from __future__ import annotations
 
 import pytest
 
-from engines.base import EngineError
 from engines.reference.model.config import SHAPES
 from engines.simulated.roofline import HARDWARE, kv_blocks_in_memory, roofline_step_times
 from engines.simulated.step_time import StepShape
+from workloads.errors import CbbenchError
 
 LLAMA = SHAPES["llama-3.1-8b"]
 
 
 def test_reading_the_weights_is_what_a_small_batch_costs() -> None:
-    law = roofline_step_times("h100", "llama-3.1-8b", LLAMA)
-    assert not law.calibrated
-    assert law.label == "UNCALIBRATED: roofline of llama-3.1-8b on h100"
-    one_row = law.duration_ns(StepShape(1, 1, 1, 0, 0))
+    step_times = roofline_step_times("h100", "llama-3.1-8b", LLAMA)
+    assert not step_times.calibrated
+    assert step_times.label == "UNCALIBRATED: roofline of llama-3.1-8b on h100"
+    one_row = step_times.duration_ns(StepShape(1, 1, 1, 0, 0))
     assert 5.5e6 < one_row < 5.7e6  # 15 GB at 80 % of 3.35 TB/s
-    many_positions = law.duration_ns(StepShape(1, 1, 100_000, 0, 0))
+    many_positions = step_times.duration_ns(StepShape(1, 1, 100_000, 0, 0))
     assert many_positions - one_row == pytest.approx(100_000 * 131_072 / (3.35e12 * 0.8) * 1e9, rel=1e-3)
 
 
 def test_a_chunk_is_free_up_to_the_knee_and_costs_its_flops_beyond() -> None:
-    law = roofline_step_times("h100", "llama-3.1-8b", LLAMA)
-    knee = law.mixed.knee_tokens
+    step_times = roofline_step_times("h100", "llama-3.1-8b", LLAMA)
+    knee = step_times.mixed.knee_tokens
     assert 100 < knee < 300
-    below, at, beyond = (law.duration_ns(StepShape(tokens, 1, 0, 0, 0)) for tokens in (2, knee, knee + 1000))
+    below, at, beyond = (step_times.duration_ns(StepShape(tokens, 1, 0, 0, 0)) for tokens in (2, knee, knee + 1000))
     assert below == at
     assert beyond - at == pytest.approx(1000 * 2 * 7.5e9 / (989e12 * 0.6) * 1e9, rel=0.01)
 
@@ -54,12 +54,12 @@ def test_kv_blocks_fill_the_memory_beside_the_weights() -> None:
     room_bytes = 80e9 - LLAMA.parameters * 2
     assert kv_blocks_in_memory("h100", LLAMA, 16) == int(room_bytes * 0.9 / (16 * 131_072))
     assert kv_blocks_in_memory("h100", LLAMA, 16, 0.5) == int(room_bytes * 0.5 / (16 * 131_072))
-    with pytest.raises(EngineError, match=r"no room for KV \(--gpu-memory-utilization 0.9\)"):
+    with pytest.raises(CbbenchError, match=r"no room for KV \(`gpu_memory_utilization` 0.9\)"):
         kv_blocks_in_memory("a10", SHAPES["llama-3.1-8b"].__class__(**{**_fields(), "layers": 60}), 16)
 
 
 def test_unknown_hardware_is_refused_with_the_choices() -> None:
-    with pytest.raises(EngineError, match=", ".join(HARDWARE)):
+    with pytest.raises(CbbenchError, match=", ".join(HARDWARE)):
         roofline_step_times("tpu", "llama-3.1-8b", LLAMA)
 
 
