@@ -2,8 +2,8 @@
 
     python benchmarks/policies.py
 
-The scheduler is the real one; the clock is virtual, and step times follow an uncalibrated law of one GPU and model. So
-steps, preemptions and their order are exact and the same on any machine, and milliseconds are that law's.
+The scheduler is the real one; the clock is virtual, and step times are uncalibrated, of one GPU and model. So
+steps, preemptions and their order are exact and the same on any machine, and milliseconds are those of that model.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ def one_tenant_floods() -> None:
 
 def static_and_continuous() -> None:
     rows = []
-    for law in ("fixed(128)", "uniform(8,248)", "exponential(mean=128,max=2000)"):
-        spec = f"prompt=fixed(64);output={law}"
+    for outputs in ("fixed(128)", "uniform(8,248)", "exponential(mean=128,max=2000)"):
+        spec = f"prompt=fixed(64);output={outputs}"
         results = {
             name: run(BATCHES | {"workload": spec}, **changes)
             for name, changes in (
@@ -195,7 +195,7 @@ def static_and_continuous() -> None:
         per_s = {
             name: result.summary.throughput.output_token_per_s for name, result in results.items() if result.summary
         }
-        rows.append([law, *per_s.values(), f"{per_s['continuous'] / per_s['static']:.2f}"])
+        rows.append([outputs, *per_s.values(), f"{per_s['continuous'] / per_s['static']:.2f}"])
     columns = ["outputs", "continuous tok/s", "static tok/s", "sorted static tok/s", "continuous over static"]
     table("Static and continuous", columns, rows)
 

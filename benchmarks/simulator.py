@@ -23,7 +23,7 @@ from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 from workloads.spec import build_plan
 
-LAW_8B = StepTimeModel(
+STEP_TIMES_8B = StepTimeModel(
     calibrated=True,
     decode=DecodeTerms(step=16.88e6, row=41_600.0, kv=153.0),
     mixed=MixedTerms(
@@ -63,7 +63,7 @@ def million(args: argparse.Namespace) -> None:
 
 def _timed(name: str, config: SchedulerConfig, plan: RequestPlan, rate_per_s: float | None) -> None:
     begin, cpu = time.perf_counter(), time.process_time()
-    record = SimulatedEngine(config, LAW_8B).run(
+    record = SimulatedEngine(config, STEP_TIMES_8B).run(
         plan, Pacing(plan.arrivals_ugap, rate_per_s=rate_per_s), SilentObserver()
     )
     wall_s, cpu_s = time.perf_counter() - begin, time.process_time() - cpu

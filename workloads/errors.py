@@ -36,10 +36,3 @@ class CbbenchError(Exception):
         self.field = field
         self.message = message
         self.exit_code = exit_code
-
-
-class WorkloadError(CbbenchError, ValueError):
-    """Retired: raise CbbenchError. It stays until no room raises it."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(None, message)

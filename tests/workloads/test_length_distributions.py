@@ -19,9 +19,9 @@ def cv(text: str) -> float:
 
 
 def test_fixed() -> None:
-    law = parse_distribution("fixed(64)")
-    assert law.fixed
-    assert set(law.grid.tolist()) == {64}
+    distribution = parse_distribution("fixed(64)")
+    assert distribution.fixed
+    assert set(distribution.grid.tolist()) == {64}
 
 
 def test_uniform_takes_both_ends_and_every_length_equally() -> None:
@@ -62,7 +62,7 @@ def test_max_redraws_and_leaves_no_lump(name: str) -> None:
     assert lump < 1.5 * below + 10
 
 
-def test_min_and_max_condition_the_law() -> None:
+def test_min_and_max_condition_the_distribution() -> None:
     whole, cut = (
         parse_distribution("exponential(mean=200)").grid,
         parse_distribution("exponential(mean=200,min=50,max=400)").grid,
@@ -84,7 +84,7 @@ def test_an_atom_in_a_mixture_stays_an_atom() -> None:
     assert np.all(np.diff(grid) >= 0)
 
 
-# research values: E[max of B] / mean of continuous laws (numerical integral of 1 - F(x)**B over the mean)
+# research values: E[max of B] / mean of continuous distributions (numerical integral of 1 - F(x)**B over the mean)
 @pytest.mark.parametrize(
     ("text", "b8", "b32"),
     [

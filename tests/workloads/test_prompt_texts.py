@@ -160,7 +160,7 @@ def test_what_the_tokenizer_refuses_is_named_by_its_line(tmp_path: Path) -> None
     chat = file_of(tmp_path, {"prompt": "a"}, {"messages": CHAT})
     with pytest.raises(CbbenchError, match="line 2: messages: the model has no chat template"):
         plan_of(chat, 2, encode=without_chats)
-    assert len(plan_of(chat, 1, encode=without_chats)) == 1, "nobody asks for the second"
+    assert len(plan_of(chat, 1, encode=without_chats)) == 1, "the second is not used"
     with pytest.raises(CbbenchError, match="line 1: prompt: the tokenizer makes no token of it"):
         plan_of(file_of(tmp_path, {"prompt": "nothing"}), 1, encode=without_chats)
 
@@ -222,6 +222,22 @@ def test_the_texts_hash_follows_order_and_not_spelling(tmp_path: Path) -> None:
     assert ab != hash_of('{"prompt": "a"}', '{"prompt": "b"}', n=1)
     role, content = '"role": "user"', '"content": "hi"'
     assert hash_of(f'{{"messages": [{{{role}, {content}}}]}}') == hash_of(f'{{"messages": [{{{content}, {role}}}]}}')
+
+
+def test_plans_that_share_tokens_tokenise_each_prompt_once(tmp_path: Path) -> None:
+    workload = open_workload(file_of(tmp_path, {"prompt": "ab"}, {"prompt": "abcd"}, {"prompt": "not used"}))
+    encoded: list[Content] = []
+
+    def encode(content: Content) -> list[int]:
+        encoded.append(content)
+        return letters(content)
+
+    tokens = workload.tokenised(encode)
+    for count in (1, 2, 2):
+        plan = workload.plan(num_requests=count, seed=0, arrival="constant", max_model_len=None, tokens=tokens)
+        assert plan.prompt_tokens.tolist() == [2, 4][:count]
+    assert encoded == ["ab", "abcd"]
+    assert workload.tokenised(None) is None
 
 
 def test_tenants_of_a_mix_take_no_prompts(tmp_path: Path) -> None:

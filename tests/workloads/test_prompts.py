@@ -45,7 +45,7 @@ def test_the_same_prompt_on_any_machine() -> None:
     )
 
 
-def test_turns_of_a_conversation_begin_with_the_turns_before() -> None:
+def test_turns_of_a_session_begin_with_the_turns_before() -> None:
     plan = RequestPlan.of([5, 9, 8, 20], [1] * 4, session=np.array([0, 1, 0, 0]))
     first, other, second, third = (Prompts(plan, TOKEN_IDS).ids(i) for i in range(4))
     assert np.array_equal(second[:5], first)
@@ -66,7 +66,7 @@ def test_a_prefix_is_shared_and_what_follows_is_not() -> None:
     assert not np.array_equal(one[:10], other[:10])
     assert not np.array_equal(one[:10], none[:10])
     alone = RequestPlan.of([15], [1], session=np.array([7]))
-    assert np.array_equal(turn[10:], Prompts(alone, TOKEN_IDS).ids(0)), "the conversation goes on after the prefix"
+    assert np.array_equal(turn[10:], Prompts(alone, TOKEN_IDS).ids(0)), "the session continues after the prefix"
 
 
 def test_a_prefix_without_a_length_is_refused() -> None:
