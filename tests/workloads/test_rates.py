@@ -164,7 +164,7 @@ def test_flat_is_the_constant_rate(rate: float, lengths_s: list[float], arrivals
 @settings(max_examples=50, deadline=None)
 @given(schedules(), st.sampled_from(["poisson", "constant", "gamma:2"]))
 def test_as_many_come_as_the_rate_adds_up_to(schedule: RateSchedule, arrival: str) -> None:
-    """The number of requests in a time against the integral over it, under any arrival process. One is due at its end."""
+    """The number of requests in a time against the integral over it, under any process. One is due at its end."""
     count = 2000
     due_ns = schedule.due_ns(unit_arrivals(arrival, count, seed=3))
     until_s = schedule.time_s(count / 2)

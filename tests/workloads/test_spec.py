@@ -13,7 +13,7 @@ from workloads.errors import CbbenchError
 from workloads.plan import RequestPlan
 from workloads.spec import Misfit, build_plan, suggestions
 
-DISTRIBUTIONS = (
+LENGTHS = (
     "prompt=lognormal(median=128,sigma=0.8,max=2048);output=0.7*gamma(mean=200,cv=0.9)+0.3*exponential(mean=40,min=4)"
 )
 
@@ -42,7 +42,7 @@ def plan_of(
         ("azure-code", "trace", "fb4eb5afa1a845be8eec73dcd2ddf73a65e1952d4dd13234c634eb6aeb31be01"),
         ("sharegpt", "poisson", "d6fa6e8ffcc959973aaea1ac6f04abb4a9259d18ce37f7a19dac7ed3c3ef3f4c"),
         ("bus-stop", "constant", "d28d1a458edc2db90e03f121cb04fdb4fd5de4c7232ce1c0146719e04d2456e6"),
-        (DISTRIBUTIONS, "poisson", "c76b7b4620afd24e44f3e96bf1fd908b7dd324c5cc404ae26ee3fbb605eb3e51"),
+        (LENGTHS, "poisson", "c76b7b4620afd24e44f3e96bf1fd908b7dd324c5cc404ae26ee3fbb605eb3e51"),
         (
             "prompt=fixed(64);output=uniform(16,512)",
             "gamma:0.3",
@@ -55,7 +55,7 @@ def test_the_same_arguments_give_the_same_plan_on_any_machine(spec: str, arrival
     assert plan_of(spec, n=1000, arrival=arrival).sha256 == sha256
 
 
-@pytest.mark.parametrize("spec", ["azure-conv", DISTRIBUTIONS])
+@pytest.mark.parametrize("spec", ["azure-conv", LENGTHS])
 def test_fewer_requests_are_the_beginning_of_more(spec: str) -> None:
     few, many = plan_of(spec, n=50, context=1024), plan_of(spec, n=5000, context=1024)
     for column in ("arrivals_ugap", "prompt_tokens", "output_tokens"):
@@ -78,7 +78,7 @@ def test_lengths_do_not_follow_the_arrivals() -> None:
 @settings(deadline=None)  # a busy machine is no defect
 @given(
     spec=st.sampled_from(
-        ["azure-conv", "azure-code", "sharegpt", DISTRIBUTIONS, "prompt=exponential(mean=9);output=fixed(7)"]
+        ["azure-conv", "azure-code", "sharegpt", LENGTHS, "prompt=exponential(mean=9);output=fixed(7)"]
     ),
     n=st.integers(1, 200),
     seed=st.integers(0, 2**64),
@@ -94,7 +94,7 @@ def test_drawn_pairs_fit_the_context(spec: str, n: int, seed: int, context: int)
 
 
 def test_the_whole_pair_is_drawn_again() -> None:
-    """What is kept is the distribution conditioned on fitting, so every pair of the free plan that fits is in the cut one."""
+    """The distribution is conditioned on fitting: every pair of the free plan that fits is in the cut one."""
     free, cut = plan_of("azure-conv", n=6000, context=None), plan_of("azure-conv", n=2000, context=1200)
     fits = free.prompt_tokens + free.output_tokens <= 1200
     assert np.array_equal(cut.prompt_tokens, free.prompt_tokens[fits][:2000])
@@ -163,7 +163,7 @@ def test_a_file_is_never_altered(trace: str) -> None:
 def test_suggestions() -> None:
     assert suggestions("bus-stop")["max_num_seqs"] == 3
     assert suggestions("azure-conv") == {}
-    assert suggestions(DISTRIBUTIONS) == {}
+    assert suggestions(LENGTHS) == {}
 
 
 @pytest.mark.parametrize(

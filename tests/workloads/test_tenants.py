@@ -16,7 +16,7 @@ from workloads.spec import Misfit, build_plan
 from workloads.tenant_plan import build_tenant_plan
 from workloads.tenants import EXAMPLE, Burst, Tenant, parse_tenants
 
-DISTRIBUTIONS = "(prompt=0.7*uniform(16,512)+0.3*fixed(64);output=lognormal(median=60,sigma=0.5))"
+LENGTHS = "(prompt=0.7*uniform(16,512)+0.3*fixed(64);output=lognormal(median=60,sigma=0.5))"
 
 
 def notes_of(plan: RequestPlan) -> dict[str, str]:
@@ -53,7 +53,7 @@ def of(plan: RequestPlan, name: str, column: str) -> np.ndarray:
     [
         (EXAMPLE, "084cd641ea67a3fe47af7f1a24a6583ee1ddf469116e93d9569b9378daf2b19d"),
         (
-            f"chat:weight=2.5,sessions=7;laws:workload={DISTRIBUTIONS},priority=2;flood:weight=0,burst=20:100",
+            f"chat:weight=2.5,sessions=7;laws:workload={LENGTHS},priority=2;flood:weight=0,burst=20:100",
             "9e3478f39c1b164e4ebcdfa6d64efad78667775e2170ac9f5288bdae6f520119",
         ),
     ],
@@ -64,10 +64,10 @@ def test_the_same_arguments_give_the_same_plan_on_any_machine(tenants: str, sha2
 
 def test_what_a_tenant_is_given() -> None:
     assert parse_tenants(
-        f" a : weight = 0.5 , preset = azure-conv; b:workload={DISTRIBUTIONS},sessions=3,priority=1,burst=2:9,prefix=40;c"
+        f" a : weight = 0.5 , preset = azure-conv; b:workload={LENGTHS},sessions=3,priority=1,burst=2:9,prefix=40;c"
     ) == (
         Tenant("a", Fraction(1, 2), "azure-conv"),
-        Tenant("b", Fraction(1), DISTRIBUTIONS[1:-1], 1, 3, Burst(2, 9), 40),
+        Tenant("b", Fraction(1), LENGTHS[1:-1], 1, 3, Burst(2, 9), 40),
         Tenant("c"),
     )
 
@@ -98,7 +98,7 @@ def test_a_tenant_without_a_workload_takes_that_of_the_run() -> None:
 
 
 def test_other_tenants_change_nobodys_lengths() -> None:
-    alone, among = plan_of("a"), plan_of(f"z:weight=2,workload={DISTRIBUTIONS};a:weight=5;b")
+    alone, among = plan_of("a"), plan_of(f"z:weight=2,workload={LENGTHS};a:weight=5;b")
     for column in ("prompt_tokens", "output_tokens"):
         theirs = of(among, "a", column)
         assert len(theirs) > 100
