@@ -15,6 +15,7 @@ SIMULATED = ("tune", "--engine", "simulated", "--hardware", "h200", "--model", "
 TINY = (
     "--model", "tiny", "--device", "cpu", "--hardware", "l40s", "--max-model-len", 256, "--kv-blocks", 512,
 )  # fmt: skip
+BOUNDS = ("--sla", "p99_ttft_ms<=500", "--sla", "p99_tpot_ms<=30")
 CHAT = (
     "--rate",
     18,
@@ -96,13 +97,16 @@ def test_what_few_requests_suggest_is_tried_with_many(cbbench: Callable[..., Out
 def test_where_the_proof_takes_more_than_was_guessed_it_is_tried_once_more(
     cbbench: Callable[..., Outcome], own_folder: Path
 ) -> None:
-    bounds = ("--sla", "p99_ttft_ms<=500", "--sla", "p99_tpot_ms<=30")
-    outcome = cbbench(*SIMULATED, "--rate", 6, "--num-requests", 64, *bounds, "-o", "tuned")
+    outcome = cbbench(*SIMULATED, "--rate", 6, "--num-requests", 64, *BOUNDS, "-o", "tuned")
     explored, guessed, again = read_tune(own_folder / "tuned").stages
     assert explored.num_requests < guessed.num_requests < (guessed.best.needed or 0) <= again.num_requests
     assert again.best.verdict == "proven"
     assert "Best: " in outcome.out
-    cbbench(*SIMULATED, "--rate", 6, "--num-requests", 64, *bounds, "--proof-requests", 1700, "-o", "bounded")
+
+
+@pytest.mark.slow
+def test_the_proof_takes_no_more_than_is_allowed(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
+    cbbench(*SIMULATED, "--rate", 6, "--num-requests", 64, *BOUNDS, "--proof-requests", 1700, "-o", "bounded")
     last = read_tune(own_folder / "bounded").stages[-1]
     assert (last.purpose, last.best.verdict) == ("prove", "unproven"), "more than is allowed would be no proof either"
 

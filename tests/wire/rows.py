@@ -61,7 +61,7 @@ ROWS = """
 56        percentiles of nothing                          reports/test_metrics   test_an_empty_run_has_no_numbers_and_no_error
 58        an absolute schedule                            wire/test_load         test_an_open_loop_keeps_its_rate
 59        waiting in the client                           wire/test_load         test_waiting_behind_a_cap_is_in_the_scheduled_latency_only
-59        a stall                                         wire/test_processes    test_a_server_process_stopped_for_a_second
+59        a stall                                         wire/test_processes    test_a_server_process_stopped_for_a_while
 60        300 in flight                                   wire/test_load         test_three_hundred_in_flight
 61        a slow client                                   wire/test_load         test_a_slow_client_shows_in_its_own_figures
 61        is called one                                   reports/test_client    test_each_way_of_not_keeping_up_is_named_with_its_limit

@@ -15,7 +15,7 @@ from workloads.rates import NS, RateSchedule
 LATE_NS = 400_000_000  # on a machine that does other work too; less than the silence between the stages
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_requests_leave_by_the_stages(workers: int) -> None:
     rate = RateSchedule.parse("40 for 0.5s, 0 for 0.5s, 10..70 for 0.5s")
     plan = RequestPlan.of([8] * 40, [2] * 40)

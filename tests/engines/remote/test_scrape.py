@@ -12,7 +12,7 @@ import pytest
 
 from engines.base import EngineError, ScrapeReport
 from engines.remote.prometheus import NAMES, read_page
-from engines.remote.scrape import STALE_NS, Growth
+from engines.remote.scrape import Growth
 from reports.client_limits import scrape_notes
 from tests.wire.driving import Outcome, load
 from tests.wire.fake import DONE, END, HEAD, Call, FakeServer, chunk, plain, text, usage
@@ -173,7 +173,7 @@ def test_signals_hold_what_the_server_says() -> None:
 
 
 def test_what_is_not_exposed_is_none_and_the_client_fills_in_its_own() -> None:
-    outcome, scrape = loaded(Metered(lambda: ok(TGI), tokens=40, token_s=0.015), output_tokens=40)
+    outcome, scrape = loaded(Metered(lambda: ok(TGI), tokens=40, token_s=0.008), output_tokens=40)
     signal = outcome.observer.signals[0]
     assert (signal.running, signal.kv_usage, signal.preemptions) == (4, None, None)
     assert scrape.sources == {
@@ -182,7 +182,7 @@ def test_what_is_not_exposed_is_none_and_the_client_fills_in_its_own() -> None:
         "kv_usage": "not exposed",
         "preemptions": "not exposed",
     }
-    outcome, scrape = loaded(Metered(lambda: plain("404 Not Found"), tokens=40, token_s=0.015), output_tokens=40)
+    outcome, scrape = loaded(Metered(lambda: plain("404 Not Found"), tokens=40, token_s=0.008), output_tokens=40)
     assert (outcome.observer.signals[0].running, outcome.observer.signals[0].kv_usage) == (2, None)
     assert (scrape.samples, scrape.problem, scrape.sources["running"]) == (0, "HTTP 404", "client")
     assert scrape_notes(scrape) == ()
@@ -217,7 +217,9 @@ def test_hits_of_a_prefix_cache_that_nobody_asked_for_are_noted(names: dict[str,
     assert "30% of the prompts came from the server's prefix cache" in scrape_notes(scrape)[0]
 
 
-def test_a_page_that_hangs_delays_nobody() -> None:
+def test_a_page_that_hangs_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engines.remote.page.TIMEOUT_S", 0.6)
+    monkeypatch.setattr("engines.remote.scrape.STALE_NS", 300_000_000)
     pages = 0
 
     async def hanging(path: str) -> bytes:
@@ -227,11 +229,11 @@ def test_a_page_that_hangs_delays_nobody() -> None:
             await asyncio.sleep(60)
         return ok(VLLM)
 
-    metered = Metered(lambda: b"", tokens=100, token_s=0.015)
+    metered = Metered(lambda: b"", tokens=100, token_s=0.009)
     with FakeServer(metered.answer, metrics=hanging) as server:
         outcome = load(server, 2, output_tokens=100, scrape=True)
     assert np.diff(outcome.event_ms()[:100]).max() < 500
-    news = [signal.kv_usage for signal in outcome.observer.signals if signal.t > STALE_NS + 300_000_000]
+    news = [signal.kv_usage for signal in outcome.observer.signals if signal.t > 600_000_000]
     assert news
     assert set(news) == {None}, "old news is no news"
 
