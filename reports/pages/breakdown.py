@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from reports.breakdown import breakdown
-from reports.document import Axis, Bars, Block, Chart, Section, Table, Text
+from reports.document import Axis, Bars, Block, Chart, Section, Table
 from reports.render.breakdown import PART_MEANINGS
 from reports.render.formatting import number
 from reports.reported_run import ReportedRun
@@ -30,7 +30,7 @@ def breakdown_section(runs: Sequence[ReportedRun]) -> Section:
     if not blocks:
         return Section("Where the time went", [])
     names = [name for name in PART_MEANINGS if any(name in parts.e2el_ns() for _, parts in found)]
-    blocks.append(Text("; ".join(f"{name}: {PART_MEANINGS[name]}" for name in names) + "."))
+    blocks.append(Table(("part", "meaning"), [(name, PART_MEANINGS[name]) for name in names], texts=frozenset({1})))
     for one, parts in found:
         listed = slowest_requests(one.record, parts)
         if listed:

@@ -18,6 +18,7 @@ TONES: dict[str, Tone] = {
     "pass": "good", "ok": "good", "fail": "bad", "invalid": "bad", "inconclusive": "unsure",
     "overloaded": "unsure", "client_limited": "unsure",
 }  # fmt: skip
+NAMES = {"law_label": "step-time model"}  # shown for a setting whose name in run.json is an old word
 STEP_TIME_MODEL = "law"  # its name in run.json; its numbers are too many for a table of settings
 
 
@@ -82,13 +83,14 @@ def _settings(run: RunFile) -> dict[str, str]:
         if found:
             word = kind.replace("_", " ")
             named[word] = " · ".join(f"{name} {number(value)}" for name, value in found.items())
-    named |= {
-        name.replace("_", "-"): value for name, value in engine.config.items() if name not in (STEP_TIME_MODEL, "mode")
-    }
+    shown = {name: value for name, value in engine.config.items() if name not in (STEP_TIME_MODEL, "mode")}
+    named |= {NAMES.get(name, name.replace("_", "-")): value for name, value in shown.items()}
     return {name: _shown(value) for name, value in named.items() if value not in (None, "", [], {})}
 
 
 def _shown(value: object) -> str:
+    if value is None:
+        return MISSING
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, int):
@@ -106,7 +108,9 @@ def environment(runs: Sequence[tuple[str, RunFile]]) -> Section:
         (name.replace("_", " "), *(_shown(run.environment.get(name, MISSING)) for _, run in runs)) for name in names
     ]
     texts = frozenset(range(1, len(runs) + 1))
-    return Section("Environment", [Table(("", *(label or "" for label, _ in runs)), rows, texts=texts)], folded=True)
+    return Section(
+        "Environment", [Table(("name", *(label or "value" for label, _ in runs)), rows, texts=texts)], folded=True
+    )
 
 
 def definition_section(run: RunFile | None = None) -> Section:

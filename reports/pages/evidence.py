@@ -187,5 +187,5 @@ def _waste_table(label: str, waste: Waste) -> Table:
             count: int = getattr(waste, key)
             if count:
                 unit = "tokens" if kinds is TOKEN_KINDS else "slot-steps"
-                rows.append((f"{word} {unit}", f"{count:,}", share(count / total), means))
+                rows.append((f"{unit}: {word}", f"{count:,}", share(count / total), means))
     return Table((label or "work", "count", "share", "what it is"), rows, texts=frozenset({3}))

@@ -38,12 +38,15 @@ BLOCK_MEANINGS = {
 
 
 def breakdown_view(parts: Breakdown, *, width: int) -> RenderableType:
-    """The table of parts; their meanings in a column from `WIDE` columns on, else in a text below."""
+    """The table of parts; their meanings in a column from `WIDE` columns on, else in a table below."""
     if width >= WIDE:
         return breakdown_table(parts)
-    meanings = [f"{name}: {PART_MEANINGS[name]}" for name in parts.e2el]
-    meanings += [f"blocked by {block_name(reason)}: {BLOCK_MEANINGS[reason]}" for reason in parts.blocked]
-    return Group(breakdown_table(parts, explained=False), Text("; ".join(meanings) + ".", "dim"))
+    meanings = Table(show_header=False, box=None, pad_edge=False)
+    for name in parts.e2el:
+        meanings.add_row(name, PART_MEANINGS[name], style="dim")
+    for reason in parts.blocked:
+        meanings.add_row(f"blocked: {block_name(reason)}", BLOCK_MEANINGS[reason], style="dim")
+    return Group(breakdown_table(parts, explained=False), Text(), meanings)
 
 
 def block_name(reason: str) -> str:
@@ -153,7 +156,8 @@ def waste_sentence(waste: Waste) -> str:
         )
         if count
     ]
-    slots = f"{lost:,} of {waste.slot_steps:,} slot-steps were wasted ({lost / waste.slot_steps:.0%})"
+    slots = f"{lost:,} of {waste.slot_steps:,} slot-steps were wasted"
+    slots = f"{slots} ({lost / waste.slot_steps:.0%})" if lost else "no slot-step was wasted"
     wasted = waste.launched_tokens - waste.useful_tokens
     kinds = (
         (waste.dead_row_tokens, "dead rows"),
@@ -162,8 +166,7 @@ def waste_sentence(waste: Waste) -> str:
         (waste.recomputed_tokens, "recomputed"),
         (waste.discarded_tokens, "discarded"),
     )
-    tokens = (
-        f"{wasted:,} of {waste.launched_tokens:,} launched tokens were wasted ({wasted / waste.launched_tokens:.0%})"
-    )
+    tokens = f"{wasted:,} of {waste.launched_tokens:,} launched tokens were wasted"
+    tokens = f"{tokens} ({wasted / waste.launched_tokens:.0%})" if wasted else "no launched token was wasted"
     detail = ", ".join(f"{count:,} {name}" for count, name in kinds if count)
     return f"{slots}{': ' + ', '.join(parts) if parts else ''}; {tokens}{': ' + detail if detail else ''}."

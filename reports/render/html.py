@@ -13,7 +13,7 @@ from reports.render.palette import DARK, LIGHT, style
 
 
 def html(report: Report) -> str:
-    """The page as text. Only a report with charts needs the extra `charts`; FolderError says so."""
+    """The page as text. Only a report with charts needs the extra `charts`; CbbenchError says so."""
     names = {id(chart): f"chart-{at}" for at, chart in enumerate(report.charts())}
     specs, vega = _drawn(report.charts()) if names else ({}, "")
     return _filled(

@@ -126,7 +126,7 @@ def _stage_sentence(expr: str, judged: Sequence[tuple[StageGroup, StageVerdict]]
     beyond = ""
     if failed < len(judged):
         stage, sla = judged[failed]
-        beyond = f"{stage.words} is the first beyond it, at {'infinite' if sla.value is None else number(sla.value)}"
+        beyond = f"{stage.words} exceeds it first, with {'infinite' if sla.value is None else number(sla.value)}"
     if failed == 0:
         return f"{expr}: {beyond}"
     within = judged[:failed]
@@ -135,7 +135,8 @@ def _stage_sentence(expr: str, judged: Sequence[tuple[StageGroup, StageVerdict]]
     said += f"through {within[-1][0].words}; {beyond}" if beyond else "in any stage" if unproved else "in every stage"
     if unproved:
         keys, (last, reason) = ", ".join(key for key, _ in unproved), unproved[-1]
-        said += f". Not proved in {'stage' if len(unproved) == 1 else 'stages'} {keys} ({last}: {reason})"
+        of_last = "" if len(unproved) == 1 else f" in stage {last}"
+        said += f". Unproven in {'stage' if len(unproved) == 1 else 'stages'} {keys}:{of_last} {reason}"
     return said
 
 

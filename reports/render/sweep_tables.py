@@ -63,7 +63,8 @@ def sweep_table(sweep: SweepFile) -> Table:
 
 
 def _columns(sweep: SweepFile) -> list[Column]:
-    columns = [COLUMNS[0], *([SPREAD] if sweep.repeats > 1 else []), *COLUMNS[1:]]
+    spreads = {SPREAD.show(one) for one in merge(sweep.points)}
+    columns = [COLUMNS[0], *([SPREAD] if spreads - {MISSING} else []), *COLUMNS[1:]]
     if any(one.goodput_per_s is not None for one in sweep.points):
         columns.append(GOODPUT)
     return [*columns, LIMIT]

@@ -196,6 +196,6 @@ def test_a_narrow_terminal_gets_the_words_below_the_table() -> None:
             console.print(breakdown_view(summary, width=width))
         text = out.get()
         assert "…" not in text
-        assert ("queue: waiting for its first slot" in " ".join(text.split())) is not beside
+        assert ("queue waiting for its first slot" in " ".join(text.split())) is not beside
         assert "waiting for its first slot" in " ".join(text.split())
         assert "no slot was free" in " ".join(text.split())

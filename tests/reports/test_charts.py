@@ -119,13 +119,13 @@ def test_png() -> None:
 def test_without_the_extra_one_line_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['altair'] = None\n"
-        "from reports.files import FolderError\n"
+        "from workloads.errors import CbbenchError\n"
         "try:\n    import reports.render.charts\n"
-        "except FolderError as error: print(error)\n"
+        "except CbbenchError as error: print(error)\n"
         "import reports.render.html, reports.render.markdown, reports.render.csv\n"
         "import reports.pages.run, reports.pages.sweep, reports.pages.comparison\n"
         "assert 'vl_convert' not in sys.modules\n"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    said = 'charts need altair and vl-convert: pip install "cbbench[charts]" (a page without charts: --no-charts)\n'
+    said = 'charts need altair and vl-convert: pip install "cbbench[charts]" (a page without charts: `no_charts`)\n'
     assert told.stdout == said

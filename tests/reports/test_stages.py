@@ -50,10 +50,10 @@ def test_a_sentence_says_through_which_stage_it_holds() -> None:
     stages = by_stage(stepped_run("p99_ttft_ms<=500"))
     assert first_failed_stage(stages) == "2: 20 for 20s"
     assert stage_sentences(stages) == [
-        "p99_ttft_ms<=500 holds through stage 1 (10 requests/s); stage 2 (20 requests/s) is the first beyond it, at 906"
+        "p99_ttft_ms<=500 holds through stage 1 (10 requests/s); stage 2 (20 requests/s) exceeds it first, with 906"
     ]
     assert stage_sentences(by_stage(stepped_run("p99_ttft_ms<=5"))) == [
-        "p99_ttft_ms<=5: stage 1 (10 requests/s) is the first beyond it, at 56"
+        "p99_ttft_ms<=5: stage 1 (10 requests/s) exceeds it first, with 56"
     ]
     assert stage_sentences(by_stage(stepped_run("p99_ttft_ms<=1000"))) == ["p99_ttft_ms<=1000 holds in every stage"]
     assert stage_sentences(by_stage(stepped_run("p99_ttft_ms[stage=1]<=500", "request_per_s>=1"))) == []
@@ -62,11 +62,13 @@ def test_a_sentence_says_through_which_stage_it_holds() -> None:
 def test_a_sentence_claims_no_more_than_the_sample_does() -> None:
     (said,) = stage_sentences(by_stage(stepped_run("p999_ttft_ms<=500")))
     assert said.startswith(
-        "p999_ttft_ms<=500 is not exceeded through stage 1 (10 requests/s); stage 2 (20 requests/s) is the first"
+        "p999_ttft_ms<=500 is not exceeded through stage 1 (10 requests/s); stage 2 (20 requests/s) exceeds it first"
     )
-    assert "Not proved in stage 1 (1: none of 400 requests of stage 1 beyond it" in said
+    assert "Unproven in stage 1: none of 400 requests of stage 1 beyond it" in said
     (open_in_all,) = stage_sentences(by_stage(stepped_run("p999_ttft_ms<=1000")))
-    assert open_in_all.startswith("p999_ttft_ms<=1000 is not exceeded in any stage. Not proved in stages 1, 2 (2: none")
+    assert open_in_all.startswith(
+        "p999_ttft_ms<=1000 is not exceeded in any stage. Unproven in stages 1, 2: in stage 2 none"
+    )
 
 
 def test_the_queue_of_a_stage_that_only_grows_is_not_held_against_one_that_does_not() -> None:
@@ -82,7 +84,7 @@ def test_the_queue_of_a_stage_that_only_grows_is_not_held_against_one_that_does_
     assert run.validity is not None
     assert run.validity.verdict == "overloaded"
     assert [one.sla[0].verdict for one in by_stage(run).values()] == ["pass", "inconclusive"]
-    assert "Not proved in stage 2 (2: refused: in an overloaded run" in stage_sentences(by_stage(run))[0]
+    assert "Unproven in stage 2: refused: in an overloaded run" in stage_sentences(by_stage(run))[0]
 
 
 def test_the_table_has_asked_and_done_and_marks_the_first_beyond() -> None:
@@ -157,8 +159,8 @@ def test_the_rate_at_which_a_ramp_breaks_is_read_off_its_parts() -> None:
     assert run.sla[3].n == sum(one.requests for one in found.values() if one.key != "then")
     assert first_failed_stage(found) == "1.6: 12–14"
     assert stage_sentences(found)[0] == (
-        "p50_ttft_ms<=500 holds through stage 1.5 (10 to 12 requests/s); stage 1.6 (12 to 14 requests/s) is the first "
-        "beyond it, at 903"
+        "p50_ttft_ms<=500 holds through stage 1.5 (10 to 12 requests/s); stage 1.6 (12 to 14 requests/s) exceeds it "
+        "first, with 903"
     )
     asked = [one.asked_request_per_s for one in found.values() if one.key != "then"]
     assert asked == pytest.approx([3, 5, 7, 9, 11, 13, 15, 17], abs=0.2)

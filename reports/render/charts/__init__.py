@@ -5,12 +5,12 @@ The only package that needs the extra `charts`. Colours are CSS variables, so th
 
 from __future__ import annotations
 
-from reports.files import FolderError
+from workloads.errors import CbbenchError
 
 try:
     import altair  # noqa: F401
     import vl_convert  # noqa: F401
 except ImportError as error:
-    raise FolderError(
-        'charts need altair and vl-convert: pip install "cbbench[charts]" (a page without charts: --no-charts)'
+    raise CbbenchError(
+        None, 'charts need altair and vl-convert: pip install "cbbench[charts]" (a page without charts: `no_charts`)'
     ) from error
