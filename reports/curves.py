@@ -12,12 +12,13 @@ from typing import Literal, NamedTuple
 import msgspec
 from scipy.stats import t as student_t
 
-from reports.files import FolderError, read_json, write_atomic
+from reports.files import read_json, write_atomic
 from reports.repeats import merged_point
 from reports.schema import RunFile
 from reports.summary_schema import Group, Part
 from reports.sweep_schema import SWEEP_SCHEMA, Interval, Point, SweepFile, TenantPoint, Value
 from reports.validity import saturation
+from workloads.errors import CbbenchError
 
 SWEEP = "sweep.json"
 ENOUGH_REPEATS = 3  # for an interval over repeats
@@ -236,23 +237,24 @@ def slow_parts(run: RunFile, latency: Literal["ttft", "e2el"]) -> dict[str, floa
 
 
 def write_sweep(folder: Path, sweep: SweepFile) -> None:
-    """Write sweep.json at once. FolderError when the disk will not take it."""
+    """Write sweep.json at once. CbbenchError when the disk will not take it."""
     write_atomic(folder / SWEEP, sweep)
 
 
 def read_sweep(folder: Path) -> SweepFile:
-    """sweep.json, typed. FolderError if it is missing, broken or of another schema."""
+    """sweep.json, typed. CbbenchError if it is missing, broken or of another schema."""
     path = folder / SWEEP
     found = read_json(path, dict[str, msgspec.Raw]).get("schema")
     if found is not None and bytes(found) == b'"cbbench.sweep/1"':
-        raise FolderError(
+        raise CbbenchError(
+            None,
             f"{path}: an older cbbench wrote it (cbbench.sweep/1); sweep again into another folder. Its runs can still "
-            "be read one by one"
+            "be read one by one",
         )
     sweep = read_json(path, SweepFile, SWEEP_SCHEMA)
     for values in (*sweep.settings, *(one.values for one in sweep.points), *sweep.skipped):
         if len(values) != len(sweep.params):
-            raise FolderError(f"{path}: {short_label(values)} is no value of each of {', '.join(sweep.params)}")
+            raise CbbenchError(None, f"{path}: {short_label(values)} is no value of each of {', '.join(sweep.params)}")
     return sweep
 
 

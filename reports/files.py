@@ -13,27 +13,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.errors import CbbenchError, ExitCode
+from workloads.errors import CbbenchError
 
 T = TypeVar("T")
 BLOCK_BYTES = 1 << 21
 
 
-class FolderError(CbbenchError):
-    """Retired: raise CbbenchError. It stays until no room raises it."""
-
-    def __init__(self, message: str, exit_code: int = 2) -> None:
-        super().__init__(None, message, ExitCode(exit_code))
-
-
 @contextmanager
 def disk(path: Path) -> Iterator[None]:
-    """An OSError in here comes out as a FolderError of one line: `PATH: No space left on device`."""
+    """An OSError in here comes out as a CbbenchError of one line: `PATH: No space left on device`."""
     try:
         yield
     except OSError as error:
         code = 1 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else 2
-        raise FolderError(f"{path}: {error.strerror or error}", exit_code=code) from error
+        raise CbbenchError(None, f"{path}: {error.strerror or error}", exit_code=code) from error
 
 
 def json_bytes(content: object) -> bytes:
@@ -47,7 +40,7 @@ def write_atomic(path: Path, content: object) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """The file as it was or with all of `data`, never in between. FolderError when the disk will not take it.
+    """The file as it was or with all of `data`, never in between. CbbenchError when the disk will not take it.
 
     A pipe or a device, and what a link stands for, are written to where they are: /dev/stdout must not become a file.
     """
@@ -77,21 +70,21 @@ def _plain(value: object) -> object:
 
 
 def read_json(path: Path, kind: type[T], schema: str | None = None) -> T:
-    """A typed file. FolderError names what is missing or wrong in it, and a `schema` other than the wanted one."""
+    """A typed file. CbbenchError names what is missing or wrong in it, and a `schema` other than the wanted one."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise FolderError(f"{path}: no such file") from None
+        raise CbbenchError(None, f"{path}: no such file") from None
     except OSError as error:
-        raise FolderError(f"{path}: {error.strerror}") from error
+        raise CbbenchError(None, f"{path}: {error.strerror}") from error
     try:
         if schema is not None:
             found = msgspec.json.decode(data, type=dict[str, Any]).get("schema")
             if found != schema:
-                raise FolderError(f'{path}: its schema is "{found}", not "{schema}"')
+                raise CbbenchError(None, f'{path}: its schema is "{found}", not "{schema}"')
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FolderError(f"{path}: {error}") from None
+        raise CbbenchError(None, f"{path}: {error}") from None
 
 
 def read_lines(path: Path, kind: type[T], notes: list[str]) -> list[T]:

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from engines.base import ClientReport, RunRecord, Signal
 from engines.ledger import LEDGER, StepArray
 from engines.request_table import RequestRow, RequestTable
-from reports.files import FolderError, disk, read_array, read_blocks, read_json, read_lines, write_atomic
+from reports.files import disk, read_array, read_blocks, read_json, read_lines, write_atomic
 from reports.schema import RUN_SCHEMA, Criteria, RunFile
 from reports.sla import parse_all
 from reports.summary import completed_run
+from workloads.errors import CbbenchError
 
 RUN, REQUESTS, TOKENS, STEPS, STEPS_DTYPE, SIGNALS = (
     "run.json",
@@ -43,11 +44,11 @@ class Loaded(NamedTuple):
 
 
 class RunWriter:
-    """An Observer that keeps everything on disk. Makes `folder`, which must be new or empty; else FolderError.
+    """An Observer that keeps everything on disk. Makes `folder`, which must be new or empty; else CbbenchError.
     ValueError for a bad SLA expression in the header, before anything is written.
 
     Every write is flushed, not synced: what a killed process has flushed the operating system still keeps.
-    OSErrors (a full disk) come out as FolderError with exit code 1.
+    OSErrors (a full disk) come out as CbbenchError with exit code 1.
     """
 
     stopping = False
@@ -127,22 +128,22 @@ class RunWriter:
 
 
 def read_run(folder: Path) -> RunFile:
-    """run.json, typed; a header alone has no summary. FolderError if it is missing, broken or of another schema."""
+    """run.json, typed; a header alone has no summary. CbbenchError if it is missing, broken or of another schema."""
     run = read_json(folder / RUN, RunFile, RUN_SCHEMA)
     try:
         parse_all(run.criteria.sla)
     except ValueError as error:
-        raise FolderError(f"{folder / RUN}: criteria: {error}") from None
+        raise CbbenchError(None, f"{folder / RUN}: criteria: {error}") from None
     return run
 
 
 def read_record(folder: Path) -> RunRecord:
-    """The raw events of a run, torn tails left out. FolderError if there is no run."""
+    """The raw events of a run, torn tails left out. CbbenchError if there is no run."""
     return load(folder).record
 
 
 def load(folder: Path) -> Loaded:
-    """The raw events of a run, and what had to be left out of them. FolderError if there is no run."""
+    """The raw events of a run, and what had to be left out of them. CbbenchError if there is no run."""
     run = read_run(folder)
     notes: list[str] = []
     rows = _read_rows(folder, notes)
@@ -181,11 +182,11 @@ def rebuild(folder: Path, criteria: Criteria | None = None) -> RunFile:
 
 
 def discard(folder: Path) -> None:
-    """Delete a run that was broken off. FolderError for a folder of something else, which stays as it is."""
+    """Delete a run that was broken off. CbbenchError for a folder of something else, which stays as it is."""
     ours = {RUN, REQUESTS, TOKENS, STEPS, STEPS_DTYPE, SIGNALS, f"{RUN}.tmp", f"{STEPS_DTYPE}.tmp"}
     with disk(folder):
         if not (folder / RUN).exists() and (others := sorted({one.name for one in folder.iterdir()} - ours)):
-            raise FolderError(f"{folder} holds {others[0]} and no run; a run is to go there, so move it away")
+            raise CbbenchError(None, f"{folder} holds {others[0]} and no run; a run is to go there, so move it away")
         shutil.rmtree(folder)
 
 
@@ -194,11 +195,11 @@ def _claim(folder: Path) -> None:
     with disk(folder):
         if folder.is_dir():
             if (folder / RUN).exists():
-                raise FolderError(f"{folder} already holds a run; choose another folder")
+                raise CbbenchError(None, f"{folder} already holds a run; choose another folder")
             if any(folder.iterdir()):
-                raise FolderError(f"{folder} is not empty; choose a new or an empty folder")
+                raise CbbenchError(None, f"{folder} is not empty; choose a new or an empty folder")
         elif folder.exists():
-            raise FolderError(f"{folder} is a file; choose a folder")
+            raise CbbenchError(None, f"{folder} is a file; choose a folder")
         folder.mkdir(parents=True, exist_ok=True)
 
 

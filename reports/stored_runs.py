@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from engines.base import RunRecord
-from reports.files import FolderError
 from reports.folder import RUN, load, read_run
 from reports.schema import RunFile
 from reports.summary import completed_run
+from workloads.errors import CbbenchError
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Judgement:
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """Runs as given; a folder of runs stands for all of them, by name. FolderError for what holds none."""
+    """Runs as given; a folder of runs stands for all of them, by name. CbbenchError for what holds none."""
     found: list[Path] = []
     for path in paths:
         if path.is_file() or (path / RUN).exists():
@@ -41,13 +41,13 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
             continue
         inside = sorted(one.parent for one in path.glob(f"*/{RUN}"))
         if not inside:
-            raise FolderError(f"{path}: no run in it" if path.is_dir() else f"{path}: no such run")
+            raise CbbenchError(None, f"{path}: no run in it" if path.is_dir() else f"{path}: no such run")
         found += inside
     return found
 
 
 def read_stored(folder: Path, judgement: Judgement) -> StoredRun:
-    """One run of ours. FolderError without one, ValueError for a bad SLA expression."""
+    """One run of ours. CbbenchError without one, ValueError for a bad SLA expression."""
     header = read_run(folder)
     criteria = header.criteria
     if judgement.sla is not None:

@@ -16,7 +16,7 @@ from cbbench.experiment.report import finished_run, is_sweep, refuse_percentiles
 from engines.base import RunRecord
 from reports.curves import label_of, read_sweep
 from reports.document import Report
-from reports.files import FolderError, disk, json_bytes, write_whole
+from reports.files import disk, json_bytes, write_whole
 from reports.folder import load
 from reports.interop import as_vllm_json, is_result, read_results
 from reports.pages.comparison import comparison_report, labels_of
@@ -29,6 +29,7 @@ from reports.reported_run import ReportedRun, reported_run
 from reports.schema import RunFile
 from reports.sweep_schema import SweepFile
 from reports.tuning.tune_file import TUNE
+from workloads.errors import CbbenchError
 
 FORMATS = ("html", "md", "csv", "png", "svg", "vllm-json")
 PICTURES = {"png", "svg"}
@@ -180,7 +181,7 @@ def evidence_of(folder: Path, sweep: SweepFile) -> tuple[ReportedRun, ...]:
     for point in sorted(ran, key=lambda one: one.values != chosen):
         try:
             return (reported_run(label_of(sweep.params, point.values), *noted(folder / point.folder)),)
-        except FolderError:  # it was moved away; the sweep itself has the numbers
+        except CbbenchError:  # it was moved away; the sweep itself has the numbers
             continue
     return ()
 

@@ -175,7 +175,7 @@ def write(result: CheckSummary, runs: Sequence[StoredRun], outputs: Outputs) -> 
 
 
 def refuse_unwritable(outputs: Outputs) -> None:
-    """Before what takes long: a place where `write` could not put its file. UsageError or FolderError."""
+    """Before what takes long: a place where `write` could not put its file. UsageError or CbbenchError."""
     for name, path in (("--junit", outputs.junit), ("--benchmark-json", outputs.benchmark_json)):
         if path is not None:
             if path.is_dir():

@@ -15,7 +15,7 @@ from cbbench.experiment.run import show
 from cbbench.experiment.tune import show as show_tune
 from reports.breakdown import breakdown
 from reports.curves import SWEEP, read_sweep
-from reports.files import FolderError, json_bytes
+from reports.files import json_bytes
 from reports.folder import RUN, load, read_run, rebuild
 from reports.interop import is_result, read_results
 from reports.render.breakdown import breakdown_view, worst_table
@@ -24,6 +24,7 @@ from reports.render.sweep import sweep_view
 from reports.schema import RunFile
 from reports.slowest import slowest_requests
 from reports.tuning.tune_file import TUNE, read_tune
+from workloads.errors import CbbenchError
 
 WORST_SHOWN = 5  # requests; the first few say what the others would
 
@@ -88,11 +89,11 @@ def _report_result(path: Path, *, json: bool, timeline: bool, asked: Sequence[fl
 
 
 def is_sweep(folder: Path) -> bool:
-    """FolderError where there is neither a run nor a sweep."""
+    """CbbenchError where there is neither a run nor a sweep."""
     sweep = (folder / SWEEP).exists()
     if not sweep and not (folder / RUN).exists():
         what = "holds no run, no sweep and no tuning" if folder.exists() else "no such folder"
-        raise FolderError(f"{folder}: {what}")
+        raise CbbenchError(None, f"{folder}: {what}")
     return sweep
 
 

@@ -15,8 +15,8 @@ from cbbench.experiment.benches import Benches, work_of_run
 from cbbench.experiment.kv_demand import blocks_for_every_seat, blocks_of_requests
 from cbbench.experiment.run import measure
 from cbbench.experiment.sweep_params import as_number
-from reports.files import FolderError
 from reports.folder import discard, read_run
+from workloads.errors import CbbenchError
 from workloads.plan import RequestPlan
 
 FEW = 16  # tokens of a step: fewer hide everything behind the cost of a step
@@ -91,7 +91,7 @@ def peak_throughput(base: RunConfig, benches: Benches, folder: Path) -> float | 
     try:
         run = read_run(place)
         usable = run.summary is not None and not run.interrupted and benches.same_work(base, work_of_run(run))
-    except FolderError:
+    except CbbenchError:
         usable = False
     if not usable:
         if place.exists():

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from reports.files import FolderError
 from reports.interop import aiperf, guidellm, vllm
 from reports.interop.documents import Document, read_documents
 from reports.interop.results import Result, checked, stored
 from reports.interop.vllm_export import as_vllm_json
 from reports.stored_runs import Judgement, StoredRun, find_runs, read_stored
+from workloads.errors import CbbenchError
 
 __all__ = ["as_vllm_json", "is_result", "read_any", "read_results"]
 
@@ -23,7 +23,7 @@ def read_any(paths: Iterable[Path], judgement: Judgement = AS_IT_IS) -> list[Sto
     compare and report read by; nothing is written.
 
     A StoredRun has `run` (with a summary and verdicts), `record` (None where a file holds no single requests) and
-    `notes` on what the files cannot show. FolderError for what cannot be read, ValueError for a bad SLA expression.
+    `notes` on what the files cannot show. CbbenchError for what cannot be read, ValueError for a bad SLA expression.
     """
     found: list[StoredRun] = []
     for path in paths:
@@ -46,11 +46,13 @@ def read_results(path: Path, judgement: Judgement = AS_IT_IS) -> list[StoredRun]
     documents = read_documents(file)
     try:
         results = [checked(one) for one in _results(file, documents)]
-    except FolderError as error:
-        raise FolderError(f"{file}: {error}") from None
+    except CbbenchError as error:
+        raise CbbenchError(None, f"{file}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:  # every tool's format moves on
         said = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise FolderError(f"{file}: not in a form that is read here: {said} (docs/gates.md says which are)") from None
+        raise CbbenchError(
+            None, f"{file}: not in a form that is read here: {said} (docs/gates.md says which are)"
+        ) from None
     return [stored(path, one, judgement) for one in results]
 
 
@@ -68,7 +70,7 @@ def _results(path: Path, documents: list[Document]) -> list[Result]:
         return guidellm.from_report(last)
     if "duration" in last and ("ttfts" in last or "request_throughput" in last):
         return [vllm.from_result(last, earlier=len(documents) - 1)]
-    raise FolderError("no result of vLLM, SGLang, guidellm or aiperf: it has none of their keys")
+    raise CbbenchError(None, "no result of vLLM, SGLang, guidellm or aiperf: it has none of their keys")
 
 
 def _of_aiperf(folder: Path) -> Path | None:

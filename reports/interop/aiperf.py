@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from reports.files import FolderError
 from reports.interop.documents import Document
 from reports.interop.results import NOTHING, Result, ToolRequest, summary_of
 from reports.schema import PacingInfo
 from reports.summary_schema import Distribution
+from workloads.errors import CbbenchError
 
 RENAMED = "its inter_token_latency is a mean per request, taken as TPOT; its inter_chunk_latency is ITL"
 NO_PACING = "how requests were paced is said in profile_export_aiperf.json alone, which is not beside it"
@@ -26,20 +26,20 @@ FIRST_TOKEN = ("time_to_first_token", "ttft")  # its name now, and before versio
 
 
 def from_records(records: Sequence[Document], summary: Document | None = None) -> Result:
-    """FolderError where there is none."""
+    """CbbenchError where there is none."""
     measured = [one for one in records if _phase(one) != "warmup"]
     requests = sorted(map(_asked, measured), key=lambda one: (one.sent_ns, one.end_ns))
     if not requests:
-        raise FolderError("aiperf's records: none but warm-up")
+        raise CbbenchError(None, "aiperf's records: none but warm-up")
     notes = [RENAMED] + ([NO_PACING] if summary is None else [])
     return _result(summary or {}, notes, requests=requests)
 
 
 def from_summary(summary: Document) -> Result:
-    """FolderError for one without a time it took."""
+    """CbbenchError for one without a time it took."""
     duration_s = _value(summary, "benchmark_duration")
     if duration_s is None:
-        raise FolderError("aiperf's summary: no benchmark_duration")
+        raise CbbenchError(None, "aiperf's summary: no benchmark_duration")
     made = summary_of(
         completed=int(_value(summary, "request_count") or 0),
         failed=int(_value(summary, "error_request_count") or 0),

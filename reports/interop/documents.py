@@ -8,22 +8,24 @@ from typing import Any
 
 import msgspec
 
-from reports.files import FolderError
+from workloads.errors import CbbenchError
 
 Document = dict[str, Any]
 
 
 def read_documents(path: Path) -> list[Document]:
-    """At least one, else FolderError. By Python's own reader: SGLang writes Infinity, which is no JSON."""
+    """At least one, else CbbenchError. By Python's own reader: SGLang writes Infinity, which is no JSON."""
     try:
         text = path.read_text(encoding="utf-8").strip()
         found = _yaml(text) if path.suffix in (".yaml", ".yml") else _json(text)
     except (OSError, UnicodeDecodeError, ValueError, msgspec.DecodeError) as error:
-        raise FolderError(f"{path}: no result of vLLM, SGLang, guidellm or aiperf: {error}") from None
+        raise CbbenchError(None, f"{path}: no result of vLLM, SGLang, guidellm or aiperf: {error}") from None
     except ImportError:
-        raise FolderError(f"{path}: YAML takes PyYAML (pip install pyyaml); or let guidellm write JSON") from None
+        raise CbbenchError(
+            None, f"{path}: YAML takes PyYAML (pip install pyyaml); or let guidellm write JSON"
+        ) from None
     if not found or not all(isinstance(one, dict) for one in found):
-        raise FolderError(f"{path}: no result of vLLM, SGLang, guidellm or aiperf: not an object")
+        raise CbbenchError(None, f"{path}: no result of vLLM, SGLang, guidellm or aiperf: not an object")
     return found
 
 

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.files import FolderError
 from reports.interop.documents import Document
 from reports.interop.results import NOTHING, Result, ToolRequest, summary_of
 from reports.schema import PacingInfo
 from reports.summary_schema import Distribution, Summary
+from workloads.errors import CbbenchError
 
 RENAMED = "its ITL is a mean per request, taken as TPOT; its TPOT (E2EL over all tokens) is not used; no ITL"
 STATUSES = {"successful": "completed", "errored": "failed", "incomplete": "cancelled"}
 
 
 def from_report(report: Document) -> list[Result]:
-    """FolderError where there is none."""
+    """CbbenchError where there is none."""
     version = (report.get("metadata") or {}).get("guidellm_version", "of an unknown version")
     benchmarks = report["benchmarks"]
     if not benchmarks:
-        raise FolderError(f"guidellm {version}: no benchmark in it")
+        raise CbbenchError(None, f"guidellm {version}: no benchmark in it")
     return [
         _result(one, f"guidellm {version}", at if len(benchmarks) > 1 else None) for at, one in enumerate(benchmarks)
     ]

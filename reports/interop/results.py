@@ -12,12 +12,12 @@ import numpy as np
 
 from engines.base import RunRecord
 from engines.request_table import RequestRow, RequestTable, Status
-from reports.files import FolderError
 from reports.interop.judge_summary import UNSEEN, judged_by_summary
 from reports.schema import Criteria, EngineInfo, PacingInfo, RunFile, WorkloadInfo
 from reports.stored_runs import Judgement, StoredRun
 from reports.summary import completed_run
 from reports.summary_schema import Distribution, Goodput, Latency, Requests, Signals, Summary, Throughput
+from workloads.errors import CbbenchError
 
 NO_STEPS = "no engine steps and no signals of the server"
 FROM_SENDING = "latencies are from sending, so a wait before it is not seen, nor is overload"
@@ -64,19 +64,19 @@ class Result:
 
 
 def checked(result: Result) -> Result:
-    """The same, if its numbers can be true at all. FolderError that names the first that cannot."""
+    """The same, if its numbers can be true at all. CbbenchError that names the first that cannot."""
     for name, kind in (("model", str | None), ("pacing", PacingInfo), ("summary", Summary | None)):
         try:
             msgspec.convert(msgspec.to_builtins(getattr(result, name)), kind)
         except msgspec.ValidationError as error:
-            raise FolderError(f"{name}: {error}") from None
+            raise CbbenchError(None, f"{name}: {error}") from None
     for at, one in enumerate(result.requests or ()):
         if wrong := _impossible(one):
-            raise FolderError(f"request {at}: {wrong}")
+            raise CbbenchError(None, f"request {at}: {wrong}")
     if result.summary is not None:
         for name, value in _numbers(msgspec.to_builtins(result.summary)):
             if not 0 <= value < math.inf:
-                raise FolderError(f"{name} is {value}, which nothing can measure")
+                raise CbbenchError(None, f"{name} is {value}, which nothing can measure")
     return result
 
 

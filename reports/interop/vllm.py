@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from reports.files import FolderError
 from reports.interop.documents import Document
 from reports.interop.results import Result, ToolRequest, summary_of
 from reports.schema import PacingInfo
 from reports.summary_schema import Distribution, Summary
+from workloads.errors import CbbenchError
 
 COLUMNS = ("input_lens", "output_lens", "ttfts", "itls", "errors")
 NO_STARTS = "no start times, so requests are taken in order of index, and overload cannot be seen"
@@ -26,7 +26,7 @@ ALONE = "percentiles alone; it writes single requests by "
 
 
 def from_result(result: Document, *, earlier: int = 0) -> Result:
-    """`earlier`: results before it in the same file, which is a log. FolderError for columns that do not fit."""
+    """`earlier`: results before it in the same file, which is a log. CbbenchError for columns that do not fit."""
     sglang = "random_range_ratio" in result or "total_output_tokens_retokenized" in result
     detailed = all(name in result for name in COLUMNS)
     notes = [f"the last of {earlier + 1} results in this file"] if earlier else []
@@ -67,7 +67,7 @@ def _requests(result: Document) -> list[ToolRequest]:
     columns = [result[name] for name in COLUMNS]
     optional = [result.get(name) or [None] * count for name in ("start_times", "queue_times", "latencies")]
     if any(len(one) != count for one in (*columns, *optional)):
-        raise FolderError("its columns of single requests differ in length")
+        raise CbbenchError(None, "its columns of single requests differ in length")
     requests = [_asked(*values) for values in zip(*columns, *optional, strict=True)]
     if "start_times" not in result and requests:  # then the window is what the tool says it was
         last = requests[-1]

@@ -103,5 +103,5 @@ def write_tune(folder: Path, result: TuneFile) -> None:
 
 
 def read_tune(folder: Path) -> TuneFile:
-    """tune.json, typed. FolderError if it is missing, broken or of another schema."""
+    """tune.json, typed. CbbenchError if it is missing, broken or of another schema."""
     return read_json(folder / TUNE, TuneFile, TUNE_SCHEMA)

@@ -21,7 +21,6 @@ from reports.curves import (
     series,
     write_sweep,
 )
-from reports.files import FolderError
 from reports.limits import annotated, cause
 from reports.recommend import recommend
 from reports.repeats import merged_point
@@ -31,6 +30,7 @@ from reports.summary_schema import Signals, Steady
 from reports.sweep_schema import Point, SweepFile
 from reports.validity import saturation
 from tests.reports.factory import bus_stop, header, record, row
+from workloads.errors import CbbenchError
 
 
 def sla(verdict: str, value: float | None, bound: float = 500) -> SlaResult:
@@ -183,10 +183,10 @@ def test_sweep_json_is_read_as_written(tmp_path: Path) -> None:
     assert read_sweep(tmp_path) == sweep
     assert msgspec.json.decode((tmp_path / "sweep.json").read_bytes())["schema"] == "cbbench.sweep/2"
     write_sweep(tmp_path, msgspec.structs.replace(sweep, params=("rate", "mode")))
-    with pytest.raises(FolderError, match="3 is no value of each of rate, mode"):
+    with pytest.raises(CbbenchError, match="3 is no value of each of rate, mode"):
         read_sweep(tmp_path)
     (tmp_path / "sweep.json").write_text('{"schema": "cbbench.run/1"}')
-    with pytest.raises(FolderError, match="its schema"):
+    with pytest.raises(CbbenchError, match="its schema"):
         read_sweep(tmp_path)
 
 

@@ -20,10 +20,11 @@ from engines.base import RunRecord, Signal
 from engines.ledger import LEDGER
 from reports import files
 from reports.files import write_atomic
-from reports.folder import FolderError, RunWriter, load, read_record, read_run, rebuild
+from reports.folder import RunWriter, load, read_record, read_run, rebuild
 from reports.schema import Criteria, RunFile
 from reports.summary import completed_run
 from tests.reports.factory import bus_stop, header, record, row
+from workloads.errors import CbbenchError
 
 RUN = header(event_unit="step", sla=["p50_ttft_ms<=500"])
 
@@ -253,7 +254,7 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     write(tmp_path / "run", bus_stop())
     before = (tmp_path / "run" / "run.json").read_text()
     for name, says in (("full", "is not empty"), ("file", "is a file"), ("run", "already holds a run")):
-        with pytest.raises(FolderError, match=says) as caught:
+        with pytest.raises(CbbenchError, match=says) as caught:
             RunWriter(tmp_path / name, RUN)
         assert caught.value.exit_code == 2
     assert (tmp_path / "run" / "run.json").read_text() == before
@@ -273,11 +274,11 @@ def test_a_full_disk_is_one_line_and_exit_1(tmp_path: Path) -> None:
     writer._files["requests.jsonl"].close()
     writer._files["requests.jsonl"] = open("/dev/full", "wb")  # noqa: SIM115
     one, events = row(0, [1, 2])
-    with pytest.raises(FolderError, match="No space left") as caught:
+    with pytest.raises(CbbenchError, match="No space left") as caught:
         writer.request_ended(one, events)
     assert caught.value.exit_code == 1
     assert "\n" not in str(caught.value)
-    with pytest.raises(FolderError, match="No space left"):  # what could not be written is still in the buffer
+    with pytest.raises(CbbenchError, match="No space left"):  # what could not be written is still in the buffer
         writer.close()
     assert all(file.closed for file in writer._files.values())
     assert read_run(tmp_path / "run") == RUN
@@ -290,7 +291,7 @@ def test_run_json_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(FolderError, match="No space left"):
+    with pytest.raises(CbbenchError, match="No space left"):
         rebuild(tmp_path / "run")
     assert read_run(tmp_path / "run") == RUN
     assert not list((tmp_path / "run").glob("*.tmp"))
@@ -339,7 +340,7 @@ def run_json(**criteria: object) -> str:
 def test_what_is_no_run_says_so(tmp_path: Path, content: str | None, says: str) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content)
-    with pytest.raises(FolderError) as caught:
+    with pytest.raises(CbbenchError) as caught:
         load(tmp_path)
     assert says in str(caught.value)
     assert caught.value.exit_code == 2

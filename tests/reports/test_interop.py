@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from reports.files import FolderError
 from reports.folder import RunWriter
 from reports.interop import as_vllm_json, read_any, read_results
 from reports.stored_runs import Judgement, StoredRun
 from reports.summary_schema import Summary
 from tests.reports.factory import bus_stop, header, record, row
+from workloads.errors import CbbenchError
 
 DATA = Path(__file__).parent / "data"
 DETAILED: dict[str, Any] = {
@@ -164,7 +164,7 @@ def test_sglangs_summary_does_not_say_how_many_failed(tmp_path: Path) -> None:
 )
 def test_what_is_no_result_is_refused_in_one_line(tmp_path: Path, text: str, match: str) -> None:
     (tmp_path / "result.json").write_text(text)
-    with pytest.raises(FolderError, match=match) as raised:
+    with pytest.raises(CbbenchError, match=match) as raised:
         read_results(tmp_path / "result.json")
     assert str(raised.value).startswith(str(tmp_path / "result.json"))
 
