@@ -11,9 +11,10 @@ from reports.metrics import IN_OPEN_LOOP, LATENCIES
 from reports.schema import RunFile
 from reports.sla import LATENCY, RATES, latency_of, stat_of
 from reports.summary_schema import Distribution
+from workloads.errors import CbbenchError
 
-# What a name stands for: the statistic that shows a change of a few percent in a handful of pairs (papers.md 3.5).
-# A P99 may be named in full, but takes many more runs.
+# Short names stand for the statistic that shows a change of a few percent in a few pairs of runs (papers.md 3.5).
+# A P99 may be named in full, but needs many more runs.
 SHORT = {
     "tpot": "mean_tpot_ms",
     "itl": "mean_itl_ms",
@@ -36,7 +37,7 @@ class Budget:
 
     @property
     def latency(self) -> str | None:
-        """The latency it is on ("ttft_ms"), None for a rate."""
+        """The latency that it bounds ("ttft_ms"), None for a rate."""
         return latency_of(self.metric)
 
     @property
@@ -52,7 +53,7 @@ class Budget:
         return f"within ±{100 * self.share:g} %"
 
     def harm(self, log_ratio: float) -> float:
-        """log(candidate / baseline), turned so that more is worse."""
+        """log(candidate / baseline), with the sign that makes more worse."""
         return log_ratio if self.more_is_worse else -log_ratio
 
     @property
@@ -61,12 +62,12 @@ class Budget:
 
 
 def parse_budgets(texts: Sequence[str]) -> tuple[Budget, ...]:
-    """One budget per metric. ValueError says what is wrong and what would be right."""
+    """One budget per metric. CbbenchError on `budget` says what is wrong and what would be right."""
     budgets = [_parse(text) for text in texts]
     metrics = [one.metric for one in budgets]
     for metric in metrics:
         if metrics.count(metric) > 1:
-            raise ValueError(f'two budgets for "{metric}"')
+            raise CbbenchError("budget", f'two budgets for "{metric}"; give one')
     return tuple(budgets)
 
 
@@ -77,24 +78,25 @@ def _parse(text: str) -> Budget:
     if metric not in RATES and (match is None or match["stat"] not in STATS):
         known = [*SHORT, *RATES, *(f"{stat}_{latency}" for stat in STATS for latency in LATENCIES)]
         close = get_close_matches(name, known, n=1)
-        raise ValueError(f'"{text}": unknown metric "{name}"; did you mean "{(close or ["tpot"])[0]}=3%"?')
+        hint = f'did you mean "{(close or ["tpot"])[0]}=3%"?'
+        raise CbbenchError("budget", f'"{text}": unknown metric "{name}"; {hint}')
     try:
         share = float(amount.removesuffix("%")) / 100
     except ValueError:
         share = math.nan
     if not amount.endswith("%") or not 0 <= share < 1:
-        raise ValueError(f'"{text}": want a percentage from 0 to below 100, as in {name}=3%')
+        raise CbbenchError("budget", f'"{text}": must be a percentage from 0 to below 100, as in {name}=3%')
     return Budget(metric, share)
 
 
 def in_open_loop(budget: Budget) -> Budget:
-    """There a wait before sending counts, as it does for an SLA."""
+    """The budget on latencies from the scheduled time, as for an SLA in open loop."""
     latency = IN_OPEN_LOOP.get(budget.latency or "")
     return Budget(f"{budget.stat}_{latency}", budget.share) if latency else budget
 
 
 def value_of(run: RunFile, budget: Budget) -> float | None:
-    """The metric of this run; None where it was not measured, or is not positive so that it has no ratio."""
+    """The metric of this run; None where it was not measured, or is not above 0 and so has no ratio."""
     assert run.summary is not None  # every stored run was judged
     if budget.latency is None:
         holder: object = run.summary.goodput if budget.metric == "goodput_request_per_s" else run.summary.throughput

@@ -1,4 +1,4 @@
-"""What a gate says: one check per metric and scenario, whether it came from an SLA or from a comparison."""
+"""Checks: one verdict per metric and scenario, from an SLA or from a comparison, and what they sum up to."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import msgspec
 
 from reports.schema import RunFile, SlaResult
 from reports.sla import RATES, exit_code, failed_and_open, latency_of
+from workloads.errors import ExitCode
 
-GATE_SCHEMA: Final = "cbbench.gate/1"
+CHECKS_SCHEMA: Final = "cbbench.gate/1"
 
 CheckKind = Literal["validity", "sla", "regression", "machine"]
 CheckVerdict = Literal["pass", "warn", "fail", "inconclusive"]
 
 
 class Check(msgspec.Struct, frozen=True):
-    scenario: str  # which run, or which workload of a comparison
+    scenario: str  # the run, or the workload of a comparison
     metric: str
     kind: CheckKind
     verdict: CheckVerdict
@@ -27,18 +28,18 @@ class Check(msgspec.Struct, frozen=True):
     baseline: float | None = None
     change: float | None = None  # 0.03: 3 % above the baseline
     interval: tuple[float, float] | None = None  # of the change
-    context: tuple[str, ...] = ()  # what the reason rests on; other checks may share it
+    context: tuple[str, ...] = ()  # facts behind the reason, which checks may share
 
     @property
     def told(self) -> str:
-        """The reason and its context, for where a check stands alone."""
+        """The reason with its context, for a check that is shown alone."""
         return f"{self.reason} ({'; '.join(self.context)})" if self.context else self.reason
 
 
 class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What `cbbench gate --json` prints."""
 
-    schema: Literal["cbbench.gate/1"] = GATE_SCHEMA
+    schema: Literal["cbbench.gate/1"] = CHECKS_SCHEMA
     verdict: CheckVerdict
     exit_code: int
     checks: tuple[Check, ...]
@@ -46,36 +47,36 @@ class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def failed_and_open_checks(result: CheckSummary) -> str | None:
-    """Which checks failed and which are open, where there are both; with their scenario where there are several."""
+    """Which checks failed and which are inconclusive, where there are both; with scenarios where there are several."""
     several = len({one.scenario for one in result.checks}) > 1
     judged = [(one, f"{one.metric} {one.limit}") for one in result.checks]
     return failed_and_open((f"{name} ({one.scenario})" if several else name, one.verdict) for one, name in judged)
 
 
 def summarize_checks(checks: Iterable[Check], notes: Iterable[str] = ()) -> CheckSummary:
-    """The whole of it. No check at all is inconclusive: missing is not passing."""
+    """The verdict and the exit code of all checks. Without any check it is inconclusive: missing is not passing."""
     checks = tuple(checks)
     code = code_of(checks)
-    words: dict[int, CheckVerdict] = {0: "pass", 5: "inconclusive"}
+    words: dict[ExitCode, CheckVerdict] = {ExitCode.OK: "pass", ExitCode.INCONCLUSIVE: "inconclusive"}
     verdict = words.get(code, "fail")
     if verdict == "pass" and any(one.verdict == "warn" for one in checks):
         verdict = "warn"
     return CheckSummary(verdict=verdict, exit_code=code, checks=checks, notes=tuple(dict.fromkeys(notes)))
 
 
-def code_of(checks: tuple[Check, ...]) -> int:
+def code_of(checks: tuple[Check, ...]) -> ExitCode:
     """DESIGN §8: 7 invalid load, 5 inconclusive, 3 SLA failed, 4 regression, 0."""
     failed = {one.kind for one in checks if one.verdict == "fail"}
-    open_question = not checks or any(one.verdict == "inconclusive" for one in checks)
+    inconclusive = not checks or any(one.verdict == "inconclusive" for one in checks)
     return exit_code(
         validity="invalid" if "validity" in failed else "ok",
-        sla=[*(["inconclusive"] if open_question else []), *(["fail"] if "sla" in failed else [])],  # type: ignore[list-item]
+        sla=[*(["inconclusive"] if inconclusive else []), *(["fail"] if "sla" in failed else [])],  # type: ignore[list-item]
         regression="regression" in failed,
     )
 
 
 def sla_checks(run: RunFile, scenario: str) -> list[Check]:
-    """The verdicts of a finished run, after what its validity lets one believe of them."""
+    """The SLA verdicts of a finished run, as far as its validity supports them."""
     if run.validity is not None and run.validity.verdict == "invalid":
         reason = "; ".join(run.validity.reasons)
         return [Check(scenario, "validity", "validity", "fail", "a load that succeeds", reason)]
@@ -86,16 +87,16 @@ def _sla_check(run: RunFile, scenario: str, one: SlaResult) -> Check:
     verdict, reason, value = one.verdict, one.reason, one.value
     context: tuple[str, ...] = ()
     if (doubt := _doubt(run, one)) is not None:
-        verdict, reason = "inconclusive", f"{doubt} (it would be: {one.verdict}, {one.reason})"
+        verdict, reason = "inconclusive", f"{doubt} (without that: {one.verdict}, {one.reason})"
     if _overloaded(run) and latency_of(one.metric) and one.scope is None:  # a part is judged by its own queue
-        value = None  # a longer run would have had another
+        value = None  # it depends on the length of the run
         context = (f"overloaded: {_reasons(run)}",)
     sign = ">=" if one.metric in (*RATES, "attainment") else "<="
     return Check(scenario, one.name, "sla", verdict, f"{sign} {one.bound:g}", reason, value, context=context)
 
 
 def _doubt(run: RunFile, one: SlaResult) -> str | None:
-    """Why this verdict cannot be trusted. A failed SLA stays failed, unless it was the client that was slow."""
+    """Why this verdict is not valid. A failed SLA stays failed, unless the client was too slow."""
     if run.validity is not None and run.validity.verdict == "client_limited":
         return f"client limited: {_reasons(run)}"
     if one.verdict != "pass":

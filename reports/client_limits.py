@@ -1,6 +1,6 @@
-"""Whether a load client kept up: only then are its numbers the server's.
+"""Whether the load client kept up: only then do its numbers describe the server.
 
-Limits, each a named constant: what a client does wrong by less than these does not change a latency that matters.
+Each limit is a named constant: an error of the client below it does not change a latency noticeably.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import numpy as np
 from engines.base import ClientReport, ScrapeReport
 from reports.metrics import RequestTimes
 
-SEND_LAG_MS = 1.0  # P99; or this share of the median TTFT, where that is more
+SEND_LAG_MS = 1.0  # P99; or SEND_LAG_OF_TTFT of the median TTFT, if that is more
 SEND_LAG_OF_TTFT = 0.05
-CPU_SHARE = 0.9  # of a core: beyond it events queue in front of the client
-RATE_TOLERANCE = 0.02  # achieved over asked
-COALESCED_SHARE = 0.05  # of token events without a time of their own; some servers batch on purpose, so only with lag
+CPU_SHARE = 0.9  # of a core: above it events queue before the client reads them
+RATE_TOLERANCE = 0.02  # of achieved rate over offered rate
+COALESCED_SHARE = 0.05  # of token events read together; some servers batch them, so it counts only with read lag
 NOTED_MISMATCH_SHARE = 0.01
 NOTED_CORE_WAIT_S = 0.1
 NOTED_DISAGREEMENT_SHARE = 0.01  # between the server's counters and what the client received
-NOTED_PREFIX_HITS = 0.05  # where no two requests share anything
+NOTED_PREFIX_HITS = 0.05  # hit rate where no two requests share a prefix
 
 
 def client_limits(client: ClientReport, times: RequestTimes, *, capped: bool) -> tuple[str, ...]:
-    """Why the client, not the server, set the numbers; empty when it kept up. With a concurrency cap the rate that is
-    achieved is the server's doing, so it is not held against the client."""
+    """Why the client, and not the server, limited the run; empty when it kept up. capped: with a concurrency cap the
+    server determines the achieved rate, so that it is not checked."""
     reasons = []
     allowed_ms = max(SEND_LAG_MS, SEND_LAG_OF_TTFT * _median(times.ttft_ms))
     if client.send_lag_p99_ms is not None and client.send_lag_p99_ms > allowed_ms:
@@ -31,13 +31,13 @@ def client_limits(client: ClientReport, times: RequestTimes, *, capped: bool) ->
     lag_ms = client.loop_lag_p99_ms if client.read_lag_p99_ms is None else client.read_lag_p99_ms
     tpot_ms = _median(times.tpot_ms)
     behind = lag_ms is not None and tpot_ms > 0 and lag_ms > tpot_ms
-    if behind and client.stamps != "kernel":  # kernel stamps stay true however late we read
+    if behind and client.stamps != "kernel":  # kernel stamps do not depend on when the client reads
         reasons.append(f"answers were read late: P99 {lag_ms:.1f} ms, more than the median TPOT of {tpot_ms:.1f} ms")
     if client.cpu_share is not None and client.cpu_share > CPU_SHARE:
-        reasons.append(f"the client used {client.cpu_share:.0%} of its core, limit {CPU_SHARE:.0%}; try --workers")
+        reasons.append(f"the client used {client.cpu_share:.0%} of its core, limit {CPU_SHARE:.0%}; raise workers")
     rate = client.achieved_over_asked_rate
     if rate is not None and not capped and abs(rate - 1) > RATE_TOLERANCE:
-        reasons.append(f"requests went out at {rate:.3f} of the rate asked for, limit 1 +- {RATE_TOLERANCE}")
+        reasons.append(f"requests were sent at {rate:.3f} of the offered rate, limit 1 +- {RATE_TOLERANCE}")
     coalesced = client.coalesced_event_share
     if behind and coalesced is not None and coalesced > COALESCED_SHARE:
         reasons.append(f"{coalesced:.0%} of the token events were read together, limit {COALESCED_SHARE:.0%}")
@@ -45,26 +45,28 @@ def client_limits(client: ClientReport, times: RequestTimes, *, capped: bool) ->
 
 
 def client_notes(client: ClientReport) -> tuple[str, ...]:
-    """What a reader must know, though it does not spoil the numbers."""
+    """What a reader has to know; the numbers are valid all the same."""
     notes = []
     if client.stamps != "kernel":
         notes.append(f"token times are {client.stamps} stamps, taken by the client, not by the kernel on arrival")
     if client.prompt_mismatch_share is not None and client.prompt_mismatch_share > NOTED_MISMATCH_SHARE:
         notes.append(
-            f"{client.prompt_mismatch_share:.1%} of the prompts had another length than planned, "
+            f"{client.prompt_mismatch_share:.1%} of the prompts differed from the planned length, "
             f"{client.prompt_tokens_over_mean or 0:+.1f} tokens on average"
         )
     if client.prompt_guessed_share:
         notes.append(
             f"the server did not count {client.prompt_guessed_share:.0%} of the prompts: their lengths, and total "
-            "tokens/s, are guesses of a token for 4 bytes"
+            "tokens/s, are estimates of a token for 4 bytes"
         )
     if client.short_answer_share:
-        notes.append(f"{client.short_answer_share:.1%} of the answers were shorter than asked: the server stops early")
+        notes.append(
+            f"{client.short_answer_share:.1%} of the outputs were shorter than requested: the server stops early"
+        )
     if client.core_wait_s is not None and client.core_wait_s > max(client.cpu_s, NOTED_CORE_WAIT_S):
         notes.append(
-            f"the client had a core for {client.cpu_s:.2f} s and waited {client.core_wait_s:.2f} s for one: "
-            "other work on this machine, the server's perhaps, is in the latencies"
+            f"the client used a core for {client.cpu_s:.2f} s and waited {client.core_wait_s:.2f} s for one: "
+            "contention for cores, perhaps with the server, is in the latencies"
         )
     if client.resends:
         notes.append(f"{client.resends} requests were sent again on a new connection")
@@ -72,7 +74,7 @@ def client_notes(client: ClientReport) -> tuple[str, ...]:
 
 
 def scrape_notes(scrape: ScrapeReport) -> tuple[str, ...]:
-    """Where the server's own counters tell another story than the client."""
+    """Where the server's counters disagree with the client's."""
     notes = []
     if scrape.restarted:
         notes.append("the server's counters went back to 0 during the run: it restarted")
@@ -83,7 +85,9 @@ def scrape_notes(scrape: ScrapeReport) -> tuple[str, ...]:
             notes.append(f"the server counted {server:,} {what} during the run, the client {client:,}")
     rate = scrape.prefix_hit_rate
     if rate is not None and rate > NOTED_PREFIX_HITS and not scrape.prefixes_shared:
-        notes.append(f"{rate:.0%} of the prompts came from the server's prefix cache, though no two requests share any")
+        notes.append(
+            f"{rate:.0%} of the prompt tokens hit the server's prefix cache, though no two requests share a prefix"
+        )
     return tuple(notes)
 
 

@@ -19,9 +19,9 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class CountedValues:
-    """Reads like the sorted array it stands for: it has a length, and [rank] is the value of a rank from 0 on.
+    """Reads like a sorted array of all values: it has a length, and [rank] is the value of a rank from 0 on.
 
-    Nothing is rounded: a percentile is that of all values, not that of a histogram's bins.
+    Nothing is rounded: a percentile is that of all values, not that of histogram bins.
     """
 
     values: FloatArray  # ascending; may be infinite
@@ -29,7 +29,7 @@ class CountedValues:
 
     @staticmethod
     def of(values: FloatArray, counts: IntArray) -> CountedValues:
-        """Of values in any order, where some may be there twice or have a count of 0."""
+        """values may be in any order, occur twice or have a count of 0."""
         kept = counts > 0
         distinct, which = np.unique(values[kept], return_inverse=True)
         summed = np.zeros(distinct.shape[0], np.int64)
@@ -58,11 +58,11 @@ class CountedValues:
         return math.sqrt(float(deviations * deviations @ self.counts) / (len(self) - ddof))
 
     def above(self, bound: float) -> int:
-        """How many are larger."""
+        """How many values are larger."""
         return int(self.counts[self.values > bound].sum())
 
     def with_infinite(self, count: int) -> CountedValues:
-        """And `count` infinite values: of requests that failed."""
+        """These and `count` infinite values, those of failed requests."""
         if not count:
             return self
         return CountedValues(np.append(self.values, np.inf), np.append(self.counts, count))
@@ -70,7 +70,3 @@ class CountedValues:
     def finite(self) -> CountedValues:
         known = np.isfinite(self.values)
         return CountedValues(self.values[known], self.counts[known])
-
-    def spelled_out(self) -> FloatArray:
-        """All values, ascending."""
-        return np.repeat(self.values, self.counts)

@@ -89,7 +89,7 @@ def short_label(values: Sequence[Value]) -> str:
 
 
 def label_of(params: Sequence[str], values: Sequence[Value]) -> str:
-    """max-num-seqs 8, max-num-batched-tokens 512"""
+    """max-num-seqs 8, max-num-batched-tokens 512: parameters as the sweep names them."""
     return ", ".join(f"{param} {short_label([value])}" for param, value in zip(params, values, strict=True))
 
 

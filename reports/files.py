@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and files that are read as far as they are whole."""
+"""Files that are written as a whole or not at all, and files that are read as far as they are intact."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.errors import CbbenchError
+from workloads.errors import CbbenchError, ExitCode
 
 T = TypeVar("T")
 BLOCK_BYTES = 1 << 21
@@ -21,28 +21,29 @@ BLOCK_BYTES = 1 << 21
 
 @contextmanager
 def disk(path: Path) -> Iterator[None]:
-    """An OSError in here comes out as a CbbenchError of one line: `PATH: No space left on device`."""
+    """Turn an OSError into a CbbenchError of one line: `PATH: No space left on device`."""
     try:
         yield
     except OSError as error:
-        code = 1 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else 2
+        full_or_broken = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+        code = ExitCode.ERROR if full_or_broken else ExitCode.USAGE
         raise CbbenchError(None, f"{path}: {error.strerror or error}", exit_code=code) from error
 
 
 def json_bytes(content: object) -> bytes:
-    """Indented, as all our JSON, with a line's end."""
+    """JSON, indented, with a line end."""
     return msgspec.json.format(msgspec.json.encode(content, enc_hook=_plain), indent=2) + b"\n"
 
 
 def write_atomic(path: Path, content: object) -> None:
-    """JSON for people to read, replaced at once: whoever reads sees the old file or the new one."""
+    """Replace a JSON file at once: a reader sees the old file or the new one."""
     write_whole(path, json_bytes(content))
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """The file as it was or with all of `data`, never in between. CbbenchError when the disk will not take it.
+    """Replace the file at once: it has its old content or all of `data`. CbbenchError where the disk refuses.
 
-    A pipe or a device, and what a link stands for, are written to where they are: /dev/stdout must not become a file.
+    A pipe, a device or the target of a link is written in place: /dev/stdout must not become a file.
     """
     temporary = path.with_name(path.name + ".tmp")
     with disk(path):
@@ -61,7 +62,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def _plain(value: object) -> object:
-    """What libraries put in place of plain values: torch's version is a str, NumPy's scalars have item()."""
+    """Plain values of library types: torch's version is a subclass of str, NumPy scalars have item()."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, np.generic):
@@ -70,7 +71,7 @@ def _plain(value: object) -> object:
 
 
 def read_json(path: Path, kind: type[T], schema: str | None = None) -> T:
-    """A typed file. CbbenchError names what is missing or wrong in it, and a `schema` other than the wanted one."""
+    """A typed file. CbbenchError names what is missing or wrong in it, or a schema other than `schema`."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -88,12 +89,12 @@ def read_json(path: Path, kind: type[T], schema: str | None = None) -> T:
 
 
 def read_lines(path: Path, kind: type[T], notes: list[str]) -> list[T]:
-    """One value per line. A torn last line and corrupt ones are left out, and a note says how many."""
+    """One value per line. A torn last line and corrupt lines are left out, and a note says how many."""
     return [value for block in read_blocks(path, kind, notes) for value in block]
 
 
 def read_blocks(path: Path, kind: type[T], notes: list[str]) -> Iterator[list[T]]:
-    """The same, some thousand lines at a time, so that a long file is not in memory whole. Notes come at the end."""
+    """As read_lines, some thousand lines at a time, for files larger than memory. Notes are added at the end."""
     if not path.exists():
         return
     decoder = msgspec.json.Decoder(kind)
@@ -128,7 +129,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], lines: bytes) -> tuple[list[T], i
 
 
 def read_array(path: Path, dtype: np.dtype[Any], notes: list[str]) -> NDArray[Any]:
-    """Values of a fixed size, as many as are whole; they are mapped into memory, and read when they are looked at."""
+    """The complete values of a binary file, mapped into memory and read on access."""
     if not path.exists():
         return np.empty(0, dtype)
     with disk(path):
@@ -136,6 +137,6 @@ def read_array(path: Path, dtype: np.dtype[Any], notes: list[str]) -> NDArray[An
         count = size // dtype.itemsize
         if count * dtype.itemsize < size:
             notes.append(f"{path.name}: the last value was torn and is left out")
-        if not count:  # which cannot be mapped
+        if not count:  # an empty file cannot be mapped
             return np.empty(0, dtype)
         return np.asarray(np.memmap(path, dtype, mode="r", shape=(count,)))

@@ -1,6 +1,6 @@
-"""A run is a folder, written while it runs so that a crash at any moment leaves something readable.
+"""A run is a folder. It is written during the run, so that a crash at any moment leaves a readable part.
 
-run.json        header first, the whole thing at the end; always replaced at once
+run.json        the header at the start, everything at the end; always replaced at once
 requests.jsonl  one line per request, as it ends
 tokens.bin      its token events (uint32), written before its line
 steps.bin       the ledger, appended in chunks; steps.json has its dtype
@@ -40,15 +40,15 @@ TOKEN_DTYPE = np.dtype("<u4")
 
 class Loaded(NamedTuple):
     record: RunRecord
-    notes: tuple[str, ...]  # what was torn or corrupt and left out
+    notes: tuple[str, ...]  # which torn or corrupt parts are left out
 
 
 class RunWriter:
-    """An Observer that keeps everything on disk. Makes `folder`, which must be new or empty; else CbbenchError.
-    ValueError for a bad SLA expression in the header, before anything is written.
+    """An Observer that writes everything to disk. Makes `folder`, which must be new or empty; else CbbenchError.
+    A bad SLA expression in the header is an error before anything is written.
 
-    Every write is flushed, not synced: what a killed process has flushed the operating system still keeps.
-    OSErrors (a full disk) come out as CbbenchError with exit code 1.
+    Every write is flushed, not synced: the operating system keeps what a killed process has flushed. A full disk is a
+    CbbenchError with exit code 1.
     """
 
     stopping = False
@@ -69,7 +69,7 @@ class RunWriter:
                 self._files[name] = open(folder / name, "xb")  # noqa: SIM115
 
     def request_ended(self, row: RequestRow, events: NDArray[np.uint32]) -> None:
-        # Where the events lie is the file's business, whatever the engine thinks.
+        # The offset is that in the file, which may differ from the engine's.
         if row.events_at != self._events or row.events != events.shape[0]:
             row = msgspec.structs.replace(row, events_at=self._events, events=events.shape[0])
         if events.shape[0]:
@@ -84,32 +84,32 @@ class RunWriter:
         self._append(SIGNALS, self._encode(signal) + b"\n")
 
     def finish(self, record: RunRecord, client: ClientReport | None = None) -> RunFile:
-        """Close the raw files, write the whole run.json and return it. ValueError for a bad SLA expression."""
+        """Close the raw files, write the complete run.json and return it."""
         self.close()
         run = completed_run(record, msgspec.structs.replace(self.header, client=client))
         write_atomic(self.folder / RUN, run)
         return run
 
     def withdraw(self) -> None:
-        """Of a run that was refused before any request ended nothing stays, so that the folder can be used again."""
+        """Delete the files if no request has ended, so that the folder of a refused run can be used again."""
         if (self.folder / REQUESTS).stat().st_size:
             return
         self.close()
         with disk(self.folder):
             for name in (RUN, REQUESTS, TOKENS, STEPS, STEPS_DTYPE, SIGNALS):
                 (self.folder / name).unlink()
-            for one in self._made:  # what somebody else uses by now is not empty
+            for one in self._made:  # only if nothing else was put into it
                 if not any(one.iterdir()):
                     one.rmdir()
 
     def close(self) -> None:
-        """Close the raw files; run.json stays the header. Harmless after finish()."""
+        """Close the raw files; run.json stays the header. No effect after finish()."""
         files, self._files = self._files, {}
         failed: OSError | None = None
         for file in files.values():
             try:
                 file.close()
-            except OSError as error:  # the rest must be closed all the same
+            except OSError as error:  # close the others, then raise
                 failed = error
         with disk(self.folder):
             if failed is not None:
@@ -132,18 +132,18 @@ def read_run(folder: Path) -> RunFile:
     run = read_json(folder / RUN, RunFile, RUN_SCHEMA)
     try:
         parse_all(run.criteria.sla)
-    except ValueError as error:
-        raise CbbenchError(None, f"{folder / RUN}: criteria: {error}") from None
+    except CbbenchError as error:
+        raise CbbenchError(None, f"{folder / RUN}: criteria: SLA {error.message}") from None
     return run
 
 
 def read_record(folder: Path) -> RunRecord:
-    """The raw events of a run, torn tails left out. CbbenchError if there is no run."""
+    """The raw events of a run, without torn tails. CbbenchError if there is no run."""
     return load(folder).record
 
 
 def load(folder: Path) -> Loaded:
-    """The raw events of a run, and what had to be left out of them. CbbenchError if there is no run."""
+    """The raw events of a run, and notes on what is left out. CbbenchError if there is no run."""
     run = read_run(folder)
     notes: list[str] = []
     rows = _read_rows(folder, notes)
@@ -154,9 +154,9 @@ def load(folder: Path) -> Loaded:
     steps = _read_steps(folder, notes)
     rows = _with_events(rows, values, steps.shape[0] if run.event_unit == "step" else None, notes)
     used = int((rows.column("events_at") + rows.column("events")).max(initial=0))
-    values = values[:used]  # what follows belongs to a request whose line was not written
+    values = values[:used]  # the rest belongs to requests whose lines were not written
     if run.event_unit == "step" and notes and steps.shape[0]:
-        values = np.minimum(values, steps.shape[0])  # what no request refers to must still point into the ledger
+        values = np.minimum(values, steps.shape[0])  # values that no request refers to must be valid step numbers too
     record = RunRecord(
         planned=run.workload.num_requests,
         rows=rows,
@@ -170,8 +170,8 @@ def load(folder: Path) -> Loaded:
 
 
 def rebuild(folder: Path, criteria: Criteria | None = None) -> RunFile:
-    """Compute run.json anew from the raw files, keeping the header, and write it. A run without a summary crashed, so
-    it is marked interrupted. `criteria` judges it by other SLAs than its own."""
+    """Compute run.json again from the raw files and its header, and write it. A run without a summary crashed and is
+    marked interrupted. criteria: judge it by other SLAs than its own."""
     header = read_run(folder)
     if criteria is not None:
         header = msgspec.structs.replace(header, criteria=criteria)
@@ -182,11 +182,11 @@ def rebuild(folder: Path, criteria: Criteria | None = None) -> RunFile:
 
 
 def discard(folder: Path) -> None:
-    """Delete a run that was broken off. CbbenchError for a folder of something else, which stays as it is."""
+    """Delete an unfinished run. CbbenchError for a folder with other files, which is left as it is."""
     ours = {RUN, REQUESTS, TOKENS, STEPS, STEPS_DTYPE, SIGNALS, f"{RUN}.tmp", f"{STEPS_DTYPE}.tmp"}
     with disk(folder):
         if not (folder / RUN).exists() and (others := sorted({one.name for one in folder.iterdir()} - ours)):
-            raise CbbenchError(None, f"{folder} holds {others[0]} and no run; a run is to go there, so move it away")
+            raise CbbenchError(None, f"{folder} holds {others[0]} and no run; move it away: a run goes there")
         shutil.rmtree(folder)
 
 
@@ -208,7 +208,7 @@ class _StepsFile(msgspec.Struct):
 
 
 def _read_steps(folder: Path, notes: list[str]) -> StepArray:
-    """The ledger, in today's columns: one that an older version did not write is 0."""
+    """The ledger in the current columns; columns that an older version did not write are 0."""
     if not (folder / STEPS).exists():
         return np.empty(0, LEDGER)
     written = np.dtype(read_json(folder / STEPS_DTYPE, _StepsFile).dtype)
@@ -226,7 +226,7 @@ def _read_steps(folder: Path, notes: list[str]) -> StepArray:
 
 
 def _read_rows(folder: Path, notes: list[str]) -> RequestTable:
-    """requests.jsonl; of lines with the same index only the first, as no request ends twice."""
+    """requests.jsonl; of several lines with one index the first, as a request ends once."""
     rows = RequestTable()
     for block in read_blocks(folder / REQUESTS, RequestRow, notes):
         rows.extend(block)
@@ -243,8 +243,8 @@ def _read_rows(folder: Path, notes: list[str]) -> RequestTable:
 
 
 def _with_events(rows: RequestTable, values: NDArray[np.uint32], steps: int | None, notes: list[str]) -> RequestTable:
-    """Rows that refer to no event that is not there. `steps`: how long the ledger is, where events are step numbers: a
-    crash loses the chunk of steps that was not yet written, and the events in it are the last of their request."""
+    """The rows, with events only as far as they are in the file. steps: length of the ledger where events are step
+    numbers: a crash loses the last chunk of steps, whose events are the last of their requests."""
     at, count = rows.column("events_at"), rows.column("events")
     there = np.clip(values.shape[0] - at, 0, count)
     if (missing := np.count_nonzero(there < count)) > 0:

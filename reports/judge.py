@@ -1,8 +1,8 @@
-"""Whether a run meets its SLAs: pass, fail, or too little data to tell.
+"""Whether a run meets its SLAs: pass, fail or inconclusive.
 
-A percentile SLA says "at least a share p of all requests is within the bound", and so does a share SLA. Both are
-accepted by the binomial test of quantiles.py, and fail when the measured value is itself beyond the bound. Failed and
-missing requests are violations. Counts are those of the effective sample.
+A percentile SLA says "at least a share p of all requests is within the bound", and so does a share SLA. Both pass by
+the binomial test of quantiles.py, and fail where the measured value is beyond the bound. Failed and missing requests
+are violations. Counts are scaled to the effective sample.
 """
 
 from __future__ import annotations
@@ -30,30 +30,31 @@ from reports.summary_schema import Goodput, Throughput
 from workloads.rates import NS
 
 BETWEEN_TOKENS = ("tpot_ms", "itl_ms")
+NOTHING = "nothing was measured"
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Of one run, or of the part of its requests that `times` has."""
+    """The requests that an SLA is judged on: those of one run, or of the part of it that `times` has."""
 
     times: RequestTimes
     interrupted: bool
 
     def counted(self) -> BoolArray:
-        """Requests that must meet the SLA: all that ended, except those an interrupt cancelled."""
+        """bool[requests]: those that must meet the SLA: all that ended, except those that an interrupt cancelled."""
         return ~self.times.cancelled if self.interrupted else np.ones(len(self.times), dtype=np.bool_)
 
     def immeasurable(self, latency: str) -> bool:
-        """Whether there are answers, and none of them could show the time between its tokens: each is one token, or a
-        server sends it in one piece. A request that lacks what others have is a miss; here there is nothing to miss,
-        whatever failed beside them."""
+        """Whether requests completed, but none shows the time between its tokens: each has one token, or the server
+        sends it in one piece. Where some show it, the others are violations; where none does, the latency is not
+        measured."""
         answered = self.times.completed & (self.times.first_ns != MISSING)
         if latency not in BETWEEN_TOKENS or not answered.any():
             return False
         return len(self.times.gaps_ms) == 0 if latency == "itl_ms" else bool(np.isnan(self.times.tpot_ms).all())
 
-    def tally(self, latency: str) -> tuple[CountedValues, float]:
-        """Values, infinite where a request failed or lacks one, and their effective number."""
+    def counted_values(self, latency: str) -> tuple[CountedValues, float]:
+        """Values in ms, infinite where a request failed or lacks one, and their effective sample size."""
         if latency != "itl_ms":
             values, n_eff = self.values(latency)
             return CountedValues(np.sort(values), np.ones(values.shape[0], np.int64)), n_eff
@@ -63,8 +64,8 @@ class Sample:
         return gaps, len(gaps) * independent
 
     def values(self, latency: str) -> tuple[FloatArray, float]:
-        """Values of single requests in order of sending, infinite where one failed or lacks it, and their effective
-        number."""
+        """ms[requests] in order of sending, infinite where a request failed or lacks one, and the effective sample
+        size."""
         counted = self.counted()
         if latency == "tpot_ms":
             counted = counted & ~self.times.single_token
@@ -72,7 +73,7 @@ class Sample:
         missing = np.isnan(values)
         if not values.size:
             return values, 0.0
-        # Failures may come in bursts while the others' latencies look independent: the worse of the two counts.
+        # Failures may come in bursts while the latencies of the others look independent: the smaller size counts.
         present = values[~missing]
         independent = effective_n(missing.astype(float)) / values.size
         if present.size:
@@ -80,15 +81,12 @@ class Sample:
         return np.where(missing, np.inf, values), values.size * independent
 
     def unanswerable(self, latency: str) -> bool:
-        """Immeasurable, and not for want of a second token: nobody knows whether those answers were good."""
+        """Immeasurable, and not because every answer has one token: whether those answers met the SLA is unknown."""
         return self.immeasurable(latency) and not bool(self.times.single_token[self.times.completed].all())
 
 
-NOTHING = "nothing was measured"
-
-
 class Violations(NamedTuple):
-    """How many of `total` requests (or gaps) were beyond a bound; together they are worth n_eff independent ones."""
+    """How many of `total` requests (or gaps) were beyond a bound. n_eff: effective sample size of `total`."""
 
     total: int
     beyond: int
@@ -113,13 +111,14 @@ class Judge:
         return Sample(self.times, self.interrupted)
 
     def results(self, slas: Sequence[Sla], beside: Sequence[Sla] | None = None) -> tuple[SlaResult, ...]:
-        """beside: all that were given, by which attainment and goodput go, where only some are to be judged."""
+        """The results of `slas`. beside: all SLAs of the run where `slas` is a part of them; attainment and goodput
+        count requests that meet all of them."""
         given = slas if beside is None else beside
         return tuple(self._whole(sla.scope, self.of(sla.scope)._result(sla, given)) for sla in slas)
 
     def _whole(self, scope: Scope | None, result: SlaResult) -> SlaResult:
-        """With `needed` in requests of the run, of which the part is to have as many as it has here. But a stage has
-        no more of them in a run with more."""
+        """The result with `needed` in requests of the whole run, where the scope keeps its share. None for a stage,
+        which has no more requests in a longer run."""
         if scope is None or result.needed is None or not result.n:
             return result
         if scope.by == "stage":
@@ -143,7 +142,7 @@ class Judge:
         return IN_OPEN_LOOP.get(latency, latency) if self.open_loop else latency
 
     def of(self, scope: Scope | None) -> Judge:
-        """The judge of that part."""
+        """The judge of that part of the requests."""
         if scope is None:
             return self
         times = self.times.part(self._members(scope))
@@ -155,8 +154,8 @@ class Judge:
         return scope.members(self.record, self.stages)[self.times.row]
 
     def _rates(self, part: RequestTimes, scope: Scope) -> Throughput:
-        """Over the window of the whole run; of a stage, what ended within its time, over that. None where nobody of
-        that part was there."""
+        """Rates over the window of the whole run; of a stage, of requests that ended within its time, over that time.
+        None where the part has no request."""
         window_s, there = self.throughput.window_s, bool(len(part))
         if scope.by == "stage" and there and self.stages and (span := self.stages.find(scope.value)):
             window_s = span.lasted_s(int(self.times.scheduled_ns.min()) / NS + window_s)
@@ -172,15 +171,15 @@ class Judge:
             latency = self._judged(sla.latency)
             metric = f"{sla.stat}_{latency}"
             if self._sample.immeasurable(latency):
-                return self._plain(sla, metric, None, 0, f"{NOTHING}: no answer came in two pieces or more")
-            values, n_eff = self._sample.tally(latency)
+                return self._plain(sla, metric, None, 0, f"{NOTHING}: no answer came in two events or more")
+            values, n_eff = self._sample.counted_values(latency)
             if len(values) == 0:
                 return self._plain(sla, metric, None, 0)
             if sla.stat == "mean":
                 return self._mean(sla, metric, values, n_eff)
             if sla.stat == "max":
                 return self._plain(sla, metric, values[-1], len(values))
-            assert sla.quantile is not None  # the only kind left
+            assert sla.quantile is not None  # neither mean nor max
             violated = Violations(len(values), values.above(sla.bound), n_eff)
             return self._share(sla, metric, quantile(values, sla.quantile), violated, sla.quantile)
         if sla.metric == "attainment":
@@ -197,9 +196,9 @@ class Judge:
         return self._plain(sla, sla.metric, rate, int(self.times.completed.sum()))
 
     def _good(self, slas: Sequence[Sla]) -> tuple[BoolArray, float]:
-        """Which requests met every latency SLA, and their effective number. Empty without such an SLA.
+        """bool[requests]: which met every latency SLA, and their effective sample size. Empty without such an SLA.
 
-        ITL is judged over pooled gaps and not per request, so it is not part of this.
+        An SLA on ITL is left out: it applies to pooled gaps and not to requests.
         """
         loosest: dict[tuple[Scope | None, str], float] = {}
         for sla in slas:
@@ -223,10 +222,10 @@ class Judge:
         return good, good.shape[0] * min([effective_n(good.astype(float)) / good.shape[0], *shares])
 
     def _share(self, sla: Sla, metric: str, value: float | None, violated: Violations, p: float) -> SlaResult:
-        """At least a share p without violation?"""
+        """Whether at least a share p has no violation, by the binomial test on the effective sample."""
         n, violations, n_eff = violated
         confidence = self.criteria.confidence
-        if value is None or not 0 < p < 1:  # all or none is said of this run: no sample can prove it of the next
+        if value is None or not 0 < p < 1:  # "all" or "none" holds for this run: no sample can prove it for another
             return self._plain(sla, metric, value, n)
         done = partial(self._build, sla, metric, value, n, n_eff)
         total = math.floor(n_eff + 1e-9)
@@ -234,16 +233,16 @@ class Judge:
         unit = "gaps" if metric.endswith("itl_ms") else f"requests {self.scope.words}" if self.scope else "requests"
         said = f"{violations or 'none'} of {n} {unit} beyond it"
         if total < n:
-            said += f"; they depend on each other and are worth {total} independent ones"
+            said += f"; they are correlated, and the effective sample size is {total}"
         if value > sla.bound if sla.upper else value < sla.bound:
             return done("fail", said)
         if accepts(total, counted, p, confidence):
             return done("pass", said)
         needed = math.ceil(total_needed(counted, p, confidence) * n / n_eff - 1e-9)
-        return done("inconclusive", f"{said}; {confidence:.0%} confidence takes at least {needed} {unit}", needed)
+        return done("inconclusive", f"{said}; {confidence:.0%} confidence needs at least {needed} {unit}", needed)
 
     def _mean(self, sla: Sla, metric: str, values: CountedValues, n_eff: float) -> SlaResult:
-        """One-sided t bound on the effective sample; over completed requests, so not with too many failures."""
+        """One-sided t bound on the effective sample of completed requests; fails where too many requests failed."""
         present = values.finite()
         n, confidence, allowed = len(present), self.criteria.confidence, self.criteria.max_failure_rate
         mean = present.mean() if n else None
@@ -254,14 +253,14 @@ class Judge:
         if mean > sla.bound:
             return done("fail", f"the mean of {n} requests is beyond it")
         if n_eff < 2:
-            return done("inconclusive", f"{n} requests are worth one independent one")
+            return done("inconclusive", f"the effective sample size of {n} requests is 1")
         t = float(stdtrit(n_eff - 1, confidence))
         upper = mean + t * present.std(ddof=1) / math.sqrt(n_eff)
         said = f"the true mean is below {upper:.4g} with {confidence:.0%} confidence"
         return done("pass" if upper <= sla.bound else "inconclusive", said)
 
     def _plain(self, sla: Sla, metric: str, value: float | None, n: int, why_none: str = NOTHING) -> SlaResult:
-        """One number of this run against its bound; nothing is proved of another run."""
+        """One number of this run against its bound; it proves nothing about another run."""
         done = partial(self._build, sla, metric, value, n, None)
         if value is None:
             return done("inconclusive", why_none)

@@ -1,17 +1,17 @@
-"""Which resource limits a point, and stops a larger setting from helping; from the signals a person would look at.
+"""Which resource limits a point of a sweep, so that a larger setting does not help; derived from its signals.
 
-client    the load client did not keep up, so the numbers are its own
-kv        requests lose their KV, or wait at the watermark
-concurrency   nobody waits, yet arrivals outrun completions: the cap on requests in flight holds them back
-demand    nobody waits: there is no more load to batch
-compute   the device is busy, and a larger batch only makes each token slower
-host      requests wait although the device is idle: planning, sampling or sending holds it up
-slots     requests wait for a seat, and nothing else holds them
-token_budget  requests wait because the step's tokens are spent
-batch     static batching: requests wait for the running batch to end
-quota     requests wait because their tenant is at its limit
-queue     requests wait, and no signal says for what
-unknown   nothing is known of the queue
+client        the load client did not keep up, so the numbers do not describe the server
+kv            requests are preempted, or wait for KV blocks
+concurrency   no request waits, yet arrivals outrun completions: the cap on requests in flight holds them back
+demand        no request waits: there is no more load to batch
+compute       the device is busy, and a larger batch only makes each token slower
+host          requests wait although the device is idle: planning, sampling or sending takes the time
+slots         requests wait for a slot
+token_budget  requests wait because the token budget of the step is used up
+batch         static batching: requests wait for the running batch to end
+quota         requests wait because their tenant is at its quota
+queue         requests wait, and no signal shows for what
+unknown       the queue was not measured
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import msgspec
 from reports.curves import merge, neighbours, short_label
 from reports.sweep_schema import Point, SweepFile
 
-BUSY = 0.8  # share of the time from which a device has little left to give
+BUSY = 0.8  # share of the time; above it the device has little capacity left
 IDLE = 0.6
-SLOWER = 1.1  # TPOT grew by a tenth from one point to the next
+SLOWER = 1.1  # TPOT of a point over that of the point before
 PARTS_OF_TTFT = {"client": "the client", "intake": "the running step", "queue": "the queue", "server": "the server"}
 OFTEN = 0.1  # share of the steps in which the head of the queue was blocked
-OUT_OF_KV = ("kv", "watermark", "peak")  # reasons of the ledger
-WAITS = (  # reason of the ledger, name, what is waited for
-    ("rows", "slots", "a seat"),
+OUT_OF_KV = ("kv", "watermark", "peak")  # reasons in the ledger
+WAITS = (  # reason in the ledger, name of the limit, what requests wait for
+    ("rows", "slots", "a slot"),
     ("tokens", "token_budget", "the step's token budget"),
     ("batch", "batch", "the running batch to end"),
     ("quota", "quota", "their tenant's quota"),
@@ -46,8 +46,8 @@ class Limit:
 
 
 def annotated(points: Sequence[Point]) -> list[Point]:
-    """The points, each with what limits its setting and why, by the medians of all its repeats: the numbers that are
-    shown beside it. The neighbours of a setting say whether TPOT rises from one to the next."""
+    """The points, each with the limit of its setting and the reason, by the medians over its repeats, which are the
+    numbers shown beside it. The neighbours of a setting show whether TPOT rises."""
     curve = merge(points)
     found = {
         one.values: _told(one.point, *cause(neighbours(curve, one.values)[0], one.point)) for one in curve if one.runs
@@ -60,7 +60,8 @@ def annotated(points: Sequence[Point]) -> list[Point]:
 
 
 def _told(point: Point, name: str, why: str) -> tuple[str, str]:
-    """What limits throughput is not always what a late first token waits for; where one is too late, both are said."""
+    """The limit with its reason. Where an SLA on TTFT is missed, the reason has its largest part too, as that need not
+    be what limits throughput."""
     late = any(one.verdict == "fail" and "ttft" in one.metric for one in point.sla)
     if late and point.slow_ttft:
         part, share = next(iter(point.slow_ttft.items()))
@@ -69,8 +70,8 @@ def _told(point: Point, name: str, why: str) -> tuple[str, str]:
 
 
 def limit_of(chosen: Point, before: Point | None, beyond: Point | None) -> Limit:
-    """What the step beyond the chosen point runs into; `before` and `beyond` are its neighbours in the sweep."""
-    # The next point shows it plainest. Where there is none, the step to the chosen one has to do.
+    """What limits the setting beyond the chosen point; `before` and `beyond` are its neighbours in the sweep."""
+    # The next point shows it. Where there is none, the chosen one is compared with the one before.
     left, right = (chosen, beyond) if beyond is not None else (before, chosen)
     name, why = cause(left, right)
     why = f"at {short_label(right.values)} {why}"
@@ -86,8 +87,8 @@ def limit_of(chosen: Point, before: Point | None, beyond: Point | None) -> Limit
 
 
 def cause(left: Point | None, right: Point) -> tuple[str, str]:
-    """A name and a sentence for what limits the right point; the left one is its smaller neighbour."""
-    if right.instances:  # where requests wait for one of two, that one is the limit, however idle the other
+    """(name, sentence) of what limits the right point; the left point is its smaller neighbour."""
+    if right.instances:  # the instance that most requests wait for is the limit, however idle the other
         slowest = max(right.instances, key=lambda name: right.instances[name].waiting_mean or 0.0)
         name, why = cause(None if left is None else _of_instance(left, slowest), _of_instance(right, slowest))
         return name, why if name == "demand" else f"{why}, at the {slowest} instance"
@@ -101,10 +102,10 @@ def cause(left: Point | None, right: Point) -> tuple[str, str]:
     if waiting is not None and waiting < 1 and right.saturated is not None:
         return (
             "concurrency",
-            f"the cap on concurrency holds requests back, nobody waits: {right.saturated}",
+            f"the cap on concurrency holds requests back, and no request waits: {right.saturated}",
         )
     if waiting is not None and waiting < 1:
-        return "demand", f"nobody waits ({waiting:.1f} requests on average), so there is no more load to batch"
+        return "demand", f"no request waits ({waiting:.1f} on average), so there is no more load to batch"
     slower, faster = _ratios(left, right)
     if left is not None and busy is not None and busy >= BUSY and slower >= SLOWER and slower > faster:
         return "compute", (
@@ -113,7 +114,7 @@ def cause(left: Point | None, right: Point) -> tuple[str, str]:
         )
     if busy is not None and busy < IDLE and waiting is not None and waiting >= 1:
         return "host", (
-            f"the host is the limit (the device is only {busy:.0%} busy while {waiting:.1f} requests wait on average)"
+            f"the host is the limit (the device is idle {1 - busy:.0%} of the time while {waiting:.1f} requests wait)"
         )
     for key, name, what in WAITS:
         share = signals.blocked.get(key, 0.0)
@@ -127,7 +128,7 @@ def cause(left: Point | None, right: Point) -> tuple[str, str]:
                 why = f"{waiting:.1f} requests wait on average, for {what} in {share:.1%} of the steps"
                 return name, f"{why}{_while_busy(busy)}"
         return "queue", f"{waiting:.1f} requests wait on average{_while_busy(busy)}"
-    return "unknown", "no signal stands out"
+    return "unknown", "no signal shows a limit"
 
 
 def _of_instance(point: Point, name: str) -> Point:
@@ -138,7 +139,7 @@ def _kv(point: Point, out_of_kv: float) -> str:
     signals = point.signals
     usage = "" if signals.kv_usage_peak is None else f", KV usage peaks at {signals.kv_usage_peak:.0%}"
     return (
-        f"KV memory is the limit ({signals.preemptions or 0} preemptions, the queue is held by KV in {out_of_kv:.0%} "
+        f"KV memory is the limit ({signals.preemptions or 0} preemptions, the queue waits for KV in {out_of_kv:.0%} "
         f"of the steps{usage})"
     )
 
@@ -157,16 +158,16 @@ def _ratios(left: Point | None, right: Point) -> tuple[float, float]:
 
 
 def unused_slots(sweep: SweepFile) -> str | None:
-    """In words, where some settings have more seats than there can be requests."""
+    """A sentence where some settings have more slots than requests can be in flight; else None."""
     most = sweep.most_in_flight
     if most is None or "max-num-seqs" not in sweep.params:
         return None
     at = sweep.params.index("max-num-seqs")
-    seats = {one.values[at] for one in sweep.points}
-    idle = sorted(one for one in seats if isinstance(one, int) and one > most)
+    tried = {one.values[at] for one in sweep.points}
+    idle = sorted(one for one in tried if isinstance(one, int) and one > most)
     if not idle:
         return None
-    return f"At most {most} requests are in flight, so more seats than that ({short_label(idle)}) change nothing."
+    return f"At most {most} requests are in flight, so max_num_seqs above that ({short_label(idle)}) changes nothing."
 
 
 def milliseconds(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Latency bounds of MLPerf Inference as SLA presets: `--sla mlperf:llama2-70b-interactive`.
+"""Latency bounds of MLPerf Inference as SLA presets, such as "mlperf:llama2-70b-interactive".
 
 From inference_rules.adoc@ac93e89 and loadgen/mlperf.conf@b66003e1. Both bounds are on the P99, each by itself, counted
 from the scheduled time, at 99 % confidence.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
+from workloads.errors import CbbenchError
+
 PREFIX = "mlperf:"
 CONFIDENCE = 0.99
-WINDOW_S = 600.0  # the shortest run that MLPerf takes
+WINDOW_S = 600.0  # the shortest run that MLPerf accepts
 
 # name -> P99 of TTFT and of TPOT, ms
 TOKEN_BOUNDS_MS = {
@@ -26,12 +28,12 @@ TOKEN_BOUNDS_MS = {
     "gpt-oss-120b-server": (3000, 80),
     "gpt-oss-120b-interactive": (2000, 15),  # mlperf.conf; the rules say 20, and 15 meets both
 }
-# name -> P99 of the whole answer, ms
+# name -> P99 of E2EL, ms
 ANSWER_BOUNDS_MS = {"qwen3-vl-235b-server": 12000, "gptj-server": 20000}
 
 
 def expand(exprs: tuple[str, ...]) -> tuple[str, ...]:
-    """Presets become their expressions. ValueError for one that does not exist."""
+    """Replace presets by their expressions. CbbenchError on `sla` for an unknown preset."""
     return tuple(plain for expr in exprs for plain in (_preset(expr) if is_preset(expr) else (expr,)))
 
 
@@ -49,4 +51,4 @@ def _preset(expr: str) -> tuple[str, ...]:
     known = [*TOKEN_BOUNDS_MS, *ANSWER_BOUNDS_MS]
     close = get_close_matches(name, known, n=1)
     hint = f'did you mean "{PREFIX}{close[0]}"?' if close else f"known: {', '.join(known)}"
-    raise ValueError(f'SLA "{expr}": no such MLPerf preset; {hint}')
+    raise CbbenchError("sla", f'"{expr}": no such MLPerf preset; {hint}')

@@ -1,10 +1,10 @@
-"""How much a metric changed between two sides, and how surely.
+"""Paired statistics: how much a metric changed between two sides, with its standard error.
 
-Several pairs of runs: the unit is the run, because requests of one run are not independent and machines differ from one
-run to the next. The log-ratio of each pair has the workload's randomness taken out, as both sides replay the same plan.
+Several pairs of runs: the unit is the run, because requests of one run are correlated and machines differ from run to
+run. Both sides of a pair replay the same plan, so the log-ratio of a pair is free of the randomness of the workload.
 
-One pair only: its requests, matched by index, are resampled in blocks longer than their dependence. That shows how far
-these requests tell the two sides apart, and nothing about how another run would have come out.
+One pair of runs: its requests, matched by index, are resampled in blocks longer than their correlation. The interval
+then covers the variation between requests of these two runs, and not the variation between runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reports.quantiles import FloatArray, autocorrelation_time
 
 RESAMPLES = 1000
 MOST_VALUES = 1 << 22  # drawn at once
-FEWEST_BLOCKS = 4  # fewer say nothing about how blocks differ
+FEWEST_BLOCKS = 4  # fewer do not show how blocks differ
 
 Statistic = Callable[[FloatArray], FloatArray]  # along the last axis
 
@@ -40,7 +40,7 @@ class Spread:
         return self.log_ratio - half, self.log_ratio + half
 
     def p_value(self, *, upwards: bool) -> float:
-        """One-sided: how likely a change this far up (or down) is where there is none."""
+        """One-sided: the probability of a change this far up (or down) where there is none."""
         change = self.log_ratio if upwards else -self.log_ratio
         if self.error == 0:
             return float(change <= 0)
@@ -55,8 +55,8 @@ def paired_spread(log_ratios: Sequence[float]) -> Spread:
 
 
 def holm_levels(p_values: Sequence[float], alpha: float) -> list[float]:
-    """The level to test each of several hypotheses at, so that all together are wrong with probability alpha: the
-    smallest p at alpha / m, the next at alpha / (m - 1), ... until one is not rejected; the rest at its level."""
+    """The level of each of several tests by Holm's procedure (Scand. J. Stat. 6, 1979), with family-wise error alpha:
+    the smallest p at alpha / m, the next at alpha / (m - 1), ... until one is not rejected; the rest at its level."""
     levels = [alpha] * len(p_values)
     level, stopped = 0.0, False
     for place, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -68,8 +68,9 @@ def holm_levels(p_values: Sequence[float], alpha: float) -> list[float]:
 
 
 def request_spread(before: FloatArray, after: FloatArray, stat: str, *, matched: bool) -> Spread | None:
-    """Moving-block bootstrap of log(stat(after) / stat(before)) over requests in order of arrival; `matched`: the j-th
-    of both is the same request, and is drawn on both sides or on neither. None with too little to resample."""
+    """Moving-block bootstrap of log(stat(after) / stat(before)) over requests in order of arrival (Kuensch, Ann. Stat.
+    17, 1989). matched: the j-th value of both is the same request and is drawn on both sides. None with too few
+    blocks."""
     statistic = statistic_of(stat)
     if min(before.shape[0], after.shape[0]) < 2:
         return None
@@ -82,7 +83,7 @@ def request_spread(before: FloatArray, after: FloatArray, stat: str, *, matched:
         if blocks < FEWEST_BLOCKS:
             return None
         drawn = _resampled(columns, block, statistic)
-        # b blocks out of b have their mean's variance times (b - 1) / b.
+        # Drawing b of b blocks underestimates the variance of the mean by (b - 1) / b.
         variance += float(drawn.var()) * blocks / (blocks - 1)
         freedom = min(freedom, blocks - 1)
     return Spread(log_ratio, math.sqrt(variance), freedom)
@@ -96,14 +97,15 @@ def statistic_of(stat: str) -> Statistic:
 
 
 def block_length(columns: Sequence[FloatArray], stat: str) -> int:
-    """n^(1/3) grows with the sample as theory wants; tau^(2/3) with the dependence of what the statistic is made of."""
+    """Requests in a block: n^(1/3) tau^(2/3), tau of the influence of each request on the statistic. Of the form of
+    Carlstein (Ann. Stat. 14, 1986)."""
     n = columns[0].shape[0]
     tau = autocorrelation_time(_influence(columns, stat))
     return max(1, min(n, math.ceil(n ** (1 / 3) * tau ** (2 / 3)))) if tau > 1 else 1
 
 
 def _influence(columns: Sequence[FloatArray], stat: str) -> FloatArray:
-    """How each request moves the log-ratio, to first order and up to a factor."""
+    """Influence of each request on the log-ratio, to first order and up to a factor."""
     if stat == "mean":
         parts = [values / values.mean() for values in columns]
     else:
@@ -113,7 +115,7 @@ def _influence(columns: Sequence[FloatArray], stat: str) -> FloatArray:
 
 
 def _resampled(columns: Sequence[FloatArray], block: int, statistic: Statistic) -> FloatArray:
-    """log(statistic) of each resample, of the ratio with two columns. Seeded: a verdict must not flicker."""
+    """log(statistic) of each resample, or of the ratio with two columns. Seeded, so that a verdict is reproducible."""
     n = columns[0].shape[0]
     rng = np.random.Generator(np.random.PCG64(n))
     per_draw = math.ceil(n / block)
@@ -128,5 +130,5 @@ def _resampled(columns: Sequence[FloatArray], block: int, statistic: Statistic) 
 
 
 def _block_indices(starts: NDArray[np.int64], block: int, n: int) -> NDArray[np.int64]:
-    """Blocks wrap around, so that every request is as likely to be drawn."""
+    """Blocks wrap around, so that every request is drawn with the same probability."""
     return ((starts[:, :, None] + np.arange(block)) % n).reshape(starts.shape[0], -1)[:, :n]

@@ -1,4 +1,4 @@
-"""The percentiles that a reader asks to see. A summary holds five; any other is worked out of the requests again."""
+"""The percentiles that a table shows. A summary holds five; any other is computed from the requests."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import numpy as np
 from reports.metrics import LATENCIES, RequestTimes
 from reports.quantiles import Ordered, quantile
 from reports.summary_schema import Summary
+from workloads.errors import CbbenchError
 
 SHOWN = (50.0, 90.0, 99.0)  # unless others are asked for
 STORED = {50.0: "p50", 90.0: "p90", 95.0: "p95", 99.0: "p99", 99.9: "p999"}  # in a summary, by its names
 MOST = 8  # in one table
+FORM = "must be numbers between 0 and 100, as in 50,90,99,99.9"
 
 
 @dataclass(frozen=True)
 class Percentiles:
-    """In ms, by the names of LATENCIES: a value for each that was asked for. None: nothing was measured, or only a
-    summary is there, which has others."""
+    """ms, by the names of LATENCIES: one value for each percentile in `asked`. None: nothing was measured, or only a
+    summary is there, which has other percentiles."""
 
     asked: Sequence[float]
     values: Mapping[str, Sequence[float | None]]
@@ -31,22 +33,20 @@ class Percentiles:
 
 
 def parse_percentiles(text: str) -> tuple[float, ...]:
-    """50,90,99.9, ascending. ValueError says what is wrong."""
+    """50,90,99.9 as numbers, ascending. CbbenchError on `percentiles` says what is wrong."""
     try:
         asked = sorted({float(word) for word in text.split(",")})
     except ValueError:
-        raise ValueError(f"want numbers between 0 and 100, as in 50,90,99,99.9, got {text!r}") from None
+        raise CbbenchError("percentiles", f"{FORM}, got {text!r}") from None
     if not all(0 < one < 100 for one in asked):
-        raise ValueError(
-            f"want numbers between 0 and 100, as in 50,90,99,99.9, got {text!r} (the table has the maximum)"
-        )
+        raise CbbenchError("percentiles", f"{FORM}, got {text!r} (the table has the maximum)")
     if len(asked) > MOST:
-        raise ValueError(f"a table has room for {MOST} of them, got {len(asked)}")
+        raise CbbenchError("percentiles", f"at most {MOST} fit in a table, got {len(asked)}")
     return tuple(asked)
 
 
 def percentiles(summary: Summary, times: RequestTimes | None = None, asked: Sequence[float] = SHOWN) -> Percentiles:
-    """`times`: of the same run, or None where only a summary is there."""
+    """`asked` percentiles of one run. times: of that run, or None where only a summary is there."""
     if times is None or all(one in STORED for one in asked):
         found = {name: getattr(summary.latency, name) for name in LATENCIES}
         return Percentiles(

@@ -1,8 +1,8 @@
-"""Percentiles, and how far to trust them.
+"""Percentiles, their confidence intervals, and the binomial test of a percentile.
 
-Latencies of one run are not independent: whoever arrives while the queue is long waits long, and so does the next one.
-n requests are then worth n / tau independent ones, where tau is the integrated autocorrelation time in order of
-sending, and every interval and every test here is on that effective sample.
+Latencies of one run are correlated: a request that arrives while the queue is long waits long, and so does the next.
+The effective sample size of n requests is n / tau, where tau is the integrated autocorrelation time in order of
+sending. Every interval and every test here uses it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from reports.summary_schema import Distribution
 FloatArray = NDArray[np.float64]
 Ordered = FloatArray | CountedValues  # ascending
 
-# tau is a property of the process, so a stretch of this many values from the middle is enough to estimate it.
+# tau is a property of the process, so this many values from the middle of the series are enough to estimate it.
 TAU_SAMPLE = 1 << 18
 
-# White noise of length n has lag sums of standard deviation sqrt(m / n). Only what lies beyond 2.5 of them counts as
-# dependence, else the noise of the estimate alone would take a fifth off every independent sample.
+# White noise of length n has lag sums of standard deviation sqrt(m / n). Only sums beyond 2.5 of them count as
+# correlation; otherwise the noise of the estimate alone would reduce every independent sample by a fifth.
 NOISE_LIMIT = 2.5
 NOISE_LAGS = (1, 4, 16, 64)
 
@@ -42,7 +42,7 @@ def autocorrelation_time(values: FloatArray) -> float:
 
     Geyer's initial monotone sequence (Practical Markov Chain Monte Carlo, 1992): the sums rho(2k) + rho(2k+1) of a
     stationary process decrease and stay positive, so they are added up to the first that is not positive, each no
-    larger than the one before. 1 where the series shows no more dependence than white noise of its length would.
+    larger than the one before. 1 where the series is no more correlated than white noise of its length.
     """
     if values.shape[0] > TAU_SAMPLE:
         start = (values.shape[0] - TAU_SAMPLE) // 2
@@ -61,7 +61,7 @@ def autocorrelation_time(values: FloatArray) -> float:
 
 
 def effective_n(values: FloatArray) -> float:
-    """How many independent values this series is worth, in order of sending: n / tau."""
+    """Effective sample size of a series in order of sending: n / tau."""
     n = values.shape[0]
     return float(n / autocorrelation_time(values))
 
@@ -71,7 +71,7 @@ def rank_interval(n: int, p: float, confidence: float) -> tuple[int, int] | None
     each tail taking half of the rest: P(Bin(n, p) < low) and P(Bin(n, p) >= high). None if n is too small for one
     (under 368 for P99 at 0.95). Distribution-free; papers.md 3.4."""
     tail = (1 - confidence) / 2
-    reach = 10 * math.sqrt(n * p * (1 - p)) + 10  # ranks further off than that have no say
+    reach = 10 * math.sqrt(n * p * (1 - p)) + 10  # ranks further off have no weight
     begin = max(0, math.floor(n * p - reach))
     at_most = bdtr(np.arange(begin, min(n, math.ceil(n * p + reach)) + 1), n, p)  # P(Bin <= rank)
     low = begin + int(np.searchsorted(at_most, tail, side="right"))  # P(Bin <= low - 1) <= tail
@@ -80,9 +80,10 @@ def rank_interval(n: int, p: float, confidence: float) -> tuple[int, int] | None
 
 
 def quantile_interval(ordered: Ordered, p: float, n_eff: float, confidence: float = 0.95) -> tuple[float, float] | None:
-    """The p-quantile's interval from sorted values that are worth `n_eff` independent ones.
+    """Confidence interval of the p-quantile of sorted values with effective sample size n_eff; None where that is too
+    small.
 
-    The ranks are those of n_eff values, stretched to the ranks of all values, outwards.
+    The ranks are those of n_eff values, scaled to the ranks of all values and rounded outwards.
     """
     n, m = len(ordered), math.floor(n_eff)
     ranks = rank_interval(m, p, confidence) if m else None
@@ -93,7 +94,7 @@ def quantile_interval(ordered: Ordered, p: float, n_eff: float, confidence: floa
 
 
 def wilson_interval(share: float, n_eff: float, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Wilson's score interval of a share of `n_eff` independent trials. None without a trial."""
+    """Wilson's score interval of a share of n_eff independent trials (JASA 22, 1927). None below one trial."""
     if n_eff < 1:
         return None
     z = float(ndtri((1 + confidence) / 2))
@@ -104,8 +105,8 @@ def wilson_interval(share: float, n_eff: float, confidence: float = 0.95) -> tup
 
 
 def quantile(ordered: Ordered, p: float) -> float:
-    """Linear interpolation of sorted values, as NumPy's default, which would sort them again; but infinite once an
-    infinite value takes part, where NumPy gives NaN."""
+    """Linear interpolation of sorted values, as np.quantile by default, but without sorting again, and infinite where
+    an infinite value takes part, where NumPy gives NaN."""
     at = p * (len(ordered) - 1)
     low = math.floor(at)
     below = float(ordered[low])
@@ -115,8 +116,8 @@ def quantile(ordered: Ordered, p: float) -> float:
 
 
 def distribution(values: FloatArray, n_eff: float | None = None) -> Distribution:
-    """Count, mean, population standard deviation and percentiles, without missing values (NaN). `values` in order of
-    sending, unless n_eff says what they are worth."""
+    """Count, mean, population standard deviation and percentiles, without missing values (NaN). values: in order of
+    sending, unless n_eff gives their effective sample size."""
     values = values[~np.isnan(values)]
     if values.shape[0] == 0:
         return Distribution(count=0)
@@ -125,11 +126,11 @@ def distribution(values: FloatArray, n_eff: float | None = None) -> Distribution
     return _distribution(np.sort(values), float(values.mean()), float(values.std()), n_eff)
 
 
-def counted_distribution(tally: CountedValues, n_eff: float) -> Distribution:
-    """The same of values that were only counted."""
-    if len(tally) == 0:
+def counted_distribution(values: CountedValues, n_eff: float) -> Distribution:
+    """The same of counted values."""
+    if len(values) == 0:
         return Distribution(count=0)
-    return _distribution(tally, tally.mean(), tally.std(), n_eff)
+    return _distribution(values, values.mean(), values.std(), n_eff)
 
 
 def _distribution(ordered: Ordered, mean: float, std: float, n_eff: float) -> Distribution:
@@ -149,7 +150,11 @@ def _distribution(ordered: Ordered, mean: float, std: float, n_eff: float) -> Di
 
 
 def accepts(total: int, violations: int, p: float, confidence: float) -> bool:
-    """Do `total` independent requests, `violations` of them beyond the bound, prove that a share p is within it?"""
+    """Whether `total` independent requests, `violations` of them beyond the bound, prove that a share p is within it.
+
+    The binomial early-stopping test of MLPerf's loadgen (early_stopping.cc): with t violations it takes the smallest h
+    requests within the bound with I_p(h, t + 1) <= 1 - confidence, I the regularised incomplete beta function.
+    """
     within = total - violations
     return within > 0 and float(betainc(within, violations + 1, p)) <= 1 - confidence
 

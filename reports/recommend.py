@@ -1,8 +1,8 @@
-"""The setting of a sweep to choose, and why."""
+"""The recommended setting of a sweep, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 
 from reports.curves import CurvePoint, label_of, merge, neighbours, short_label, sized
@@ -10,33 +10,35 @@ from reports.limits import limit_of, milliseconds
 from reports.schema import SlaResult
 from reports.sweep_schema import Point, Recommendation
 
-NEAR_BEST = 0.95  # of the best throughput: what lies between is within the noise of one run each
-ALIKE = 0.99  # throughputs that tell no two settings apart
-OTHER_WORK = ("workload", "tenants", "num-requests")  # settings whose values ask different things
-
+NEAR_BEST = 0.95  # of the best throughput: the difference is within the noise of single runs
+ALIKE = 0.99  # of the best throughput: taken as equal
 
 TWO_DEVICES = (
-    "true is predicted on two devices, one for prompts and one for outputs, and false on one. To compare fairly, give "
-    "false half of the load: two ordinary devices get half of the requests each (docs/disaggregation.md)."
+    "true is predicted on two devices, one for prefill and one for decode, and false on one. For an equal comparison "
+    "give false half of the load, as two replicas get half of the requests each (docs/disaggregation.md)."
 )
 
 
 def unequal_devices(params: Sequence[str], points: Sequence[Point]) -> bool:
-    """Whether --disaggregate has more hardware in some points than in others. Only a simulated pair has two devices."""
+    """Whether some points of a sweep of `disaggregate` have two devices and others one, as simulated ones have."""
     if "disaggregate" not in params:
         return False
     at = params.index("disaggregate")
     return {one.values[at] for one in points if one.error is None and one.prediction} == {True, False}
 
 
-def recommend(params: Sequence[str], points: Sequence[Point], sla: Sequence[str] = ()) -> Recommendation:
+def recommend(
+    params: Sequence[str], points: Sequence[Point], sla: Sequence[str] = (), *, work_params: Collection[str] = ()
+) -> Recommendation:
     """The largest output throughput within the SLA; without one, the smallest setting within 5 % of the best. Rates
-    that saturate are no setting to run at.
+    that saturate are not recommended.
 
     By point estimate: an SLA that is inconclusive at a point counts as met there, and the reason says so.
+    work_params: the parameters whose values are different workloads; points of such a sweep are not comparable.
     """
-    if unlike := [param for param in params if param in OTHER_WORK]:
-        return Recommendation(None, f"Each {unlike[0]} is other work, so none is better.", "unknown", proven=False)
+    if unlike := [param for param in params if param in work_params]:
+        reason = f"Values of {unlike[0]} are different workloads, so they are not comparable."
+        return Recommendation(None, reason, "unknown", proven=False)
     measured = [one for one in merge(points) if one.runs and one.point.output_token_per_s]
     fit = [one.point for one in measured if qualifies(one.point, bool(sla))]
     if not fit:
@@ -66,7 +68,7 @@ def recommend(params: Sequence[str], points: Sequence[Point], sla: Sequence[str]
     unproven = [one for one in chosen.sla if one.verdict != "pass"]
     limited = ""
     if chosen.validity is not None and chosen.validity.verdict == "client_limited":
-        limited = "But the load client was at its limit there, so that the server may do better."
+        limited = "But the load client was at its limit there, so the server may do better."
     unequal = "But true has two devices, and false one." if unequal_devices(params, points) else ""
     return Recommendation(
         values=chosen.values,
@@ -78,8 +80,8 @@ def recommend(params: Sequence[str], points: Sequence[Point], sla: Sequence[str]
 
 
 def _first_of_alike(fit: Sequence[Point], best: Point, has_size: bool) -> tuple[Point, str]:
-    """(the point to choose among those whose throughput is that of the best, words for it): the smallest setting; of
-    words, which have no size, the one with the lowest P99 TTFT."""
+    """(point, text): of the points with the best throughput the smallest setting, or the one with the lowest P99 TTFT
+    where values have no size."""
     alike = [one for one in fit if _throughput(one) >= ALIKE * _throughput(best)]
     if len(alike) == 1:
         return best, ""
@@ -96,7 +98,7 @@ def best_within_sla(curve: Sequence[CurvePoint]) -> CurvePoint | None:
 
 
 def smallest_within_sla(curve: Sequence[CurvePoint]) -> CurvePoint | None:
-    """The one that `recommend` chooses, where values have a size: the first whose throughput is that of the best."""
+    """The point that `recommend` chooses where values have a size: the first with the best throughput."""
     if (best := best_within_sla(curve)) is None:
         return None
     least = ALIKE * _throughput(best.point)
@@ -108,7 +110,7 @@ def _throughput(point: Point) -> float:
 
 
 def qualifies(point: Point, judged: bool) -> bool:
-    """Whether it may be recommended. Percentiles of an overloaded run only measure its length, so it meets no SLA."""
+    """Whether it may be recommended. An overloaded run meets no SLA, as its percentiles depend on its length."""
     verdict = point.validity.verdict if point.validity else "ok"
     if verdict == "invalid" or (judged and verdict == "overloaded" and not kept_up(point)):
         return False
@@ -116,8 +118,8 @@ def qualifies(point: Point, judged: bool) -> bool:
 
 
 def kept_up(point: Point) -> bool:
-    """Of an overloaded run: whether an SLA is on a part of the requests whose own queue did not grow, and none was
-    refused or missed."""
+    """Of an overloaded run: whether an SLA applies to a part of the requests whose own queue did not grow, and none is
+    missed or without a verdict."""
     judged = all(one.verdict == "pass" or one.needed is not None for one in point.sla)
     return judged and any(one.scope is not None for one in point.sla)
 
@@ -144,7 +146,7 @@ def _why_none(measured: Sequence[Point]) -> str:
         return "Every run was invalid: " + "; ".join(measured[0].validity.reasons if measured[0].validity else ())
     if unmeasured := unmeasured_bounds(measured):
         told = "; ".join(f"{one.name}: {one.reason}" for one in unmeasured)
-        return f"Whether a setting meets the SLA cannot be told: {told}."
+        return f"Inconclusive whether a setting meets the SLA: {told}."
     failing = [(one, worst) for one in measured if (worst := _worst_miss(one)) is not None]
     if not failing:
         return "No setting meets the SLA: the runs are overloaded."
@@ -154,9 +156,9 @@ def _why_none(measured: Sequence[Point]) -> str:
 
 
 def unmeasured_bounds(points: Sequence[Point]) -> list[SlaResult]:
-    """The bounds for want of which points cannot be judged that miss no other; each once."""
-    open_questions = [one for one in points if all(result.verdict != "fail" for result in one.sla)]
-    return list({result.expr: result for one in open_questions for result in one.sla if result.unmeasured}.values())
+    """The SLAs that were not measured at points that miss no other SLA; each once."""
+    not_failed = [one for one in points if all(result.verdict != "fail" for result in one.sla)]
+    return list({result.expr: result for one in not_failed for result in one.sla if result.unmeasured}.values())
 
 
 def _worst_miss(point: Point) -> SlaResult | None:
@@ -164,7 +166,7 @@ def _worst_miss(point: Point) -> SlaResult | None:
 
 
 def _excess(result: SlaResult) -> float:
-    """How far off, as a factor above 1, whichever side of the bound is the right one."""
+    """How far the value is beyond its bound, as a factor above 1."""
     if result.value is None or result.value <= 0 or result.bound <= 0:
         return float("inf")
     return max(result.value / result.bound, result.bound / result.value)

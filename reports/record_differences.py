@@ -1,4 +1,4 @@
-"""Two runs of the simulated engine: equal to the bit, or where they part."""
+"""How two records of the same plan differ: the first difference of each kind, and the requests that changed most."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engines.request_table import RequestRow
 
 
 def differences(before: RunRecord, after: RunRecord) -> tuple[str, ...]:
-    """In words, the first place of each kind; empty when the records are equal to the bit."""
+    """Texts, one for each kind of difference; empty when the records are equal to the bit."""
     found = [*_row_differences(before, after), *_step_differences(before, after)]
     if not found and not np.array_equal(before.event_values, after.event_values):
         found.append("token events differ")
@@ -28,12 +28,12 @@ def _row_differences(before: RunRecord, after: RunRecord) -> list[str]:
         return []
     first = changed[0]
     return [
-        f"{len(changed)} of {len(ours)} requests differ, first request {first}: {_said(ours[first], theirs[first])}"
+        f"{len(changed)} of {len(ours)} requests differ, first request {first}: {_changes(ours[first], theirs[first])}"
     ]
 
 
-def _said(before: RequestRow, after: RequestRow) -> str:
-    # Where a request's events lie depends on who ended before it, which is said by others.
+def _changes(before: RequestRow, after: RequestRow) -> str:
+    # events_at depends on which requests ended before, so it is left out where another column differs.
     names = [name for name in RequestRow.__struct_fields__ if getattr(before, name) != getattr(after, name)]
     told = [name for name in names if name != "events_at"] or names
     return ", ".join(f"{name} {getattr(before, name)} → {getattr(after, name)}" for name in told[:3])
@@ -59,14 +59,14 @@ def _step_differences(before: RunRecord, after: RunRecord) -> list[str]:
 
 @dataclass(frozen=True)
 class Changed:
-    """One request on both sides."""
+    """One request in both runs."""
 
     before: RequestRow
     after: RequestRow
 
     @property
     def log_ratio(self) -> float:
-        """Of the time it took from its schedule; infinite where only one side completed it."""
+        """log(after / before) of the time from its schedule to its end; infinite where one side alone completed it."""
         if self.before.status != "completed" or self.after.status != "completed":
             return 0.0 if self.before.status == self.after.status else math.inf
         ours, theirs = took_ns(self.before), took_ns(self.after)
@@ -78,7 +78,7 @@ def took_ns(row: RequestRow) -> int:
 
 
 def most_changed(before: RunRecord, after: RunRecord, count: int = 10) -> list[Changed]:
-    """Paired by index, the largest change first, in either direction; unchanged ones are left out."""
+    """The requests with the largest changes, in either direction, largest first. Requests are matched by index."""
     theirs = {row.i: row for row in after.rows}
     pairs = [Changed(row, theirs[row.i]) for row in before.rows if row.i in theirs]
     changed = [one for one in pairs if one.log_ratio != 0]

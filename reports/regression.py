@@ -7,8 +7,8 @@ change     0                budget
            |                  |   [----]        fail: the whole interval is beyond the budget
       [-----------------------------]           inconclusive: wider than the budget, and reaches beyond it
 
-Only worse raises an alarm, so the test is one-sided: each end of the interval by itself holds at the confidence, as in
-the 90 % intervals of bioequivalence (Schuirmann, 1987).
+Only a change for the worse fails, so the test is one-sided: each end of the interval holds at the confidence by itself,
+as in the 90 % intervals of bioequivalence (Schuirmann, 1987).
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from reports.record_differences import differences
 from reports.scenarios import ComparedRuns, Scenario
 
 WAITING = ("ttft_ms", "e2el_ms", "ttft_sched_ms", "e2el_sched_ms")  # latencies that contain the queue
-FEWER_TOKENS = 0.005  # of the output, below which two sides count as the same work
-WEAKER = "one run a side: weaker, as it cannot show how runs differ from each other"
+OUTPUT_TOLERANCE = 0.005  # share of the output tokens by which two runs of the same work may differ
+WEAKER = "one run a side: weaker, as the variation between runs is unknown"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A metric of a scenario on both sides; `spread` is None where nothing says how sure the change is."""
+    """A metric of a scenario on both sides; `spread` is None where the change has no interval."""
 
     budget: Budget
     before: float | None
     after: float | None
     spread: Spread | None
-    remark: str = ""  # why there is no spread, or what it leaves out
+    remark: str = ""  # why there is no spread, or what the spread leaves out
 
     @property
     def change(self) -> float | None:
@@ -49,7 +49,7 @@ class Measured:
 
     @property
     def p_worse(self) -> float | None:
-        """How likely it would look as bad as this without any change."""
+        """The probability of a change as bad as this where there is none."""
         return None if self.spread is None else self.spread.p_value(upwards=self.budget.more_is_worse)
 
     def check(
@@ -71,12 +71,12 @@ class Measured:
 def regression_checks(
     scenarios: Sequence[Scenario], budgets: Sequence[Budget], confidence: float, max_failure_rate: float
 ) -> list[Check]:
-    """Everything the comparison has to say. All metrics of all scenarios are one family: twenty tests at 5 % each would
-    raise an alarm in two of three comparisons of a thing with itself."""
+    """All checks of a comparison. All metrics of all scenarios are one family of tests: twenty tests at 5 % each would
+    fail two of three A/A comparisons."""
     measured = [(one, measure_metric(one, budget)) for one in scenarios for budget in budgets_of(one, budgets)]
     p_values = [one.p_worse for _, one in measured if one.p_worse is not None]
     levels = iter(holm_levels(p_values, 1 - confidence))
-    checks = [check for one in scenarios for check in (_failures(one, max_failure_rate), *_outputs(one))]
+    checks = [check for one in scenarios for check in (_failure_rate(one, max_failure_rate), *_output_lengths(one))]
     for scenario, one in measured:
         level = next(levels) if one.spread is not None else 1 - confidence
         checks.append(_check(scenario, one, level))
@@ -88,7 +88,7 @@ def budgets_of(scenario: Scenario, budgets: Sequence[Budget]) -> list[Budget]:
 
 
 def judge(budget: Budget, low: float, high: float) -> CheckVerdict:
-    """An interval of the log-ratio against the budget; see the picture above."""
+    """The verdict of an interval of the log-ratio against the budget, as drawn above."""
     worst, best = max(budget.harm(low), budget.harm(high)), min(budget.harm(low), budget.harm(high))
     if best > budget.harm_limit:
         return "fail"
@@ -110,20 +110,20 @@ def measure_metric(scenario: Scenario, budget: Budget) -> Measured:
 
 
 def _single(pair: ComparedRuns, budget: Budget) -> tuple[Spread | None, str]:
-    """The spread within one pair, and why there is none or what it leaves out."""
+    """The spread within one pair of runs, and why there is none or what it leaves out."""
     latency, stat = budget.latency, budget.stat
     if latency is None or latency == "itl_ms" or stat is None or stat == "max":
-        return None, "one number a side, which has no interval: compare pairs of runs"
+        return None, "no interval from one value a side: compare several pairs of runs"
     if pair.baseline.record is None or pair.candidate.record is None:
-        return None, "a file without single requests has no interval"
+        return None, "no interval, as a file has no single requests"
     before, after = matched(pair.baseline.record, pair.candidate.record, latency)
     spread = request_spread(before, after, stat, matched=not pair.differences)
     if spread is None:
-        return None, "the requests depend on each other so much that they are worth too few: compare pairs of runs"
+        return None, "no interval, as the requests are too correlated: compare several pairs of runs"
     counts = [int(np.count_nonzero(~np.isnan(request_times(one.record).latency(latency))))
               for one in (pair.baseline, pair.candidate) if one.record is not None]  # fmt: skip
     left_out = sum(counts) - 2 * len(before)
-    # So the change, which is over all requests of each side, need not lie inside the interval.
+    # The change is over all requests of each side, so it may lie outside the interval.
     return spread, f"; the interval leaves out {left_out} requests that only one side has" if left_out else ""
 
 
@@ -154,9 +154,9 @@ def _check(scenario: Scenario, one: Measured, level: float) -> Check:
         worse = min(map(budget.harm, interval)) > 0
         reason = _reason(verdict, worse, len(scenario.pairs), level) + one.remark
         context += [] if len(scenario.pairs) > 1 else [WEAKER]
-    if (doubt := _doubt(scenario, budget)) is not None:
+    if (doubt := _unsupported(scenario, budget)) is not None:
         verdict, reason, context = "inconclusive", doubt, []
-    context += ["the work was different"] if scenario.differences else []
+    context += ["the workloads differ"] if scenario.differences else []
     return one.check(scenario.name, "regression", verdict, budget.limit, reason, interval, tuple(context))
 
 
@@ -165,14 +165,14 @@ def _reason(verdict: CheckVerdict, worse: bool, pairs: int, level: float) -> str
         "pass": "not shown to be worse",
         "warn": "worse, but not shown to be beyond the budget",
         "fail": "the whole interval is beyond the budget",
-        "inconclusive": f"{'worse, but by how much is open: ' if worse else ''}the interval is wider than the budget",
+        "inconclusive": f"{'worse, by an unknown amount: ' if worse else ''}the interval is wider than the budget",
     }
     unit = f"; {pairs} pairs of runs" if pairs > 1 else ""
     return f"{words[verdict]} (each end of the interval holds at {1 - level:.4g}{unit})"
 
 
-def _doubt(scenario: Scenario, budget: Budget) -> str | None:
-    """Why these runs cannot be compared by this metric."""
+def _unsupported(scenario: Scenario, budget: Budget) -> str | None:
+    """Why these runs do not support a verdict on this metric."""
     for one in (run for pair in scenario.pairs for run in (pair.baseline, pair.candidate)):
         validity = one.run.validity.verdict if one.run.validity else "ok"
         reasons = "; ".join(one.run.validity.reasons) if one.run.validity else ""
@@ -181,12 +181,12 @@ def _doubt(scenario: Scenario, budget: Budget) -> str | None:
         if one.run.interrupted:
             return f"{one.name}: interrupted"
         if validity == "overloaded" and budget.latency in WAITING:
-            return f"{one.name}: overloaded, so waiting only says how long the run was: {reasons}"
+            return f"{one.name}: overloaded, so its waiting times depend on the length of the run: {reasons}"
     return None
 
 
-def _failures(scenario: Scenario, allowed: float) -> Check:
-    """More failures make the latencies of those that succeed look better, so they are judged beside them."""
+def _failure_rate(scenario: Scenario, allowed: float) -> Check:
+    """A check of the failure rate, as failures lower the latencies of the requests that succeed."""
     shares = []
     for side in ("baseline", "candidate"):
         counts = [getattr(pair, side).run.summary.requests for pair in scenario.pairs]
@@ -202,39 +202,39 @@ def _failures(scenario: Scenario, allowed: float) -> Check:
     return Check(scenario.name, "failure_rate", "regression", verdict, limit, reason, after, before)
 
 
-def _outputs(scenario: Scenario) -> list[Check]:
-    """A check only where the answers had other lengths: then half of every comparison is about that."""
+def _output_lengths(scenario: Scenario) -> list[Check]:
+    """A warning where the outputs differ in length, as that changes every other metric."""
     tokens = [0, 0]
     for pair in scenario.pairs:
         for at, one in enumerate((pair.baseline, pair.candidate)):
             tokens[at] += int(one.record.column("output_tokens").sum()) if one.record is not None else 0
     before, after = tokens
-    if not before or not after or abs(after / before - 1) <= FEWER_TOKENS:
+    if not before or not after or abs(after / before - 1) <= OUTPUT_TOLERANCE:
         return []
-    reason = f"{after:,} output tokens, {before:,} in the baseline: the answers ended elsewhere (ignore_eos?)"
-    limit, change = f"within {100 * FEWER_TOKENS:g} %", after / before - 1
+    reason = f"{after:,} output tokens, {before:,} in the baseline: the outputs differ in length (ignore_eos?)"
+    limit, change = f"within {100 * OUTPUT_TOLERANCE:g} %", after / before - 1
     return [Check(scenario.name, "output_tokens", "regression", "warn", limit, reason, after, before, change)]
 
 
 def exact_checks(scenario: Scenario, budgets: Sequence[Budget], *, strict: bool) -> list[Check]:
-    """Runs of the simulated engine have no noise: any change is one. `strict`: equal to the bit, or it fails."""
+    """Checks of two simulated runs, which have no noise. strict: they fail unless they are equal to the bit."""
     (pair,) = scenario.pairs
     before, after = pair.baseline, pair.candidate
-    assert before.record is not None  # these are no other tool's
+    assert before.record is not None  # simulated, so not of another tool
     assert after.record is not None
     found = differences(before.record, after.record)
     verdict: CheckVerdict = "pass" if not found else "fail" if strict else "warn"
-    reason = "; ".join(found) or "every time, token and step is the same"
+    reason = "; ".join(found) or "every time, token and step is equal"
     if found and strict:
-        reason += ". If this is meant, store the new run as the baseline, or give a --budget"
+        reason += ". If the change is intended, store the new run as the baseline, or give a budget"
     checks = [Check(scenario.name, "bit-equal", "regression", verdict, "equal", reason)]
     held = [one for one in budgets_of(scenario, budgets) if not strict or _measured(pair, one)]
     return checks + [_exact_check(scenario, pair, budget) for budget in held]
 
 
 def _measured(pair: ComparedRuns, budget: Budget) -> bool:
-    """On one side at least. Nobody asked for the budgets of a strict comparison by name: where neither run can have
-    such a number, equality to the bit says all."""
+    """On one side at least. The budgets of a strict comparison are defaults: a metric that neither run has is left out,
+    as equality to the bit covers it."""
     return any(value_of(one.run, budget) is not None for one in (pair.baseline, pair.candidate))
 
 
@@ -244,5 +244,5 @@ def _exact_check(scenario: Scenario, pair: ComparedRuns, budget: Budget) -> Chec
         return Check(scenario.name, budget.metric, "regression", "inconclusive", budget.limit, "not measured", new, old)
     log_ratio = math.log(new / old)
     verdict = judge(budget, log_ratio, log_ratio)
-    reason = "simulated, so exact"
+    reason = "simulated, so without noise"
     return Check(scenario.name, budget.metric, "regression", verdict, budget.limit, reason, new, old, new / old - 1)

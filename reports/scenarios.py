@@ -1,4 +1,4 @@
-"""Which runs are compared with which: pairs of the same work, grouped into scenarios."""
+"""Which runs are compared with which: a baseline and a candidate of one workload, grouped into scenarios."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import msgspec
 
 from reports.schema import RunFile, WorkloadInfo
 from reports.stored_runs import StoredRun
+from workloads.errors import CbbenchError
 
-UNSAID = "another tool's file does not say which requests it sent"
+UNSAID = "another tool's file does not identify the requests that it sent"
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,12 +23,12 @@ class ComparedRuns:
 
     @cached_property
     def differences(self) -> str:
-        """How the work differed; empty when it was the same requests at the same times."""
+        """How the workloads differ; empty when both had the same requests at the same times."""
         return "; ".join(work_differences(self.baseline.run, self.candidate.run))
 
     @property
     def unsaid(self) -> bool:
-        """Nothing is known to differ, but a file of another tool does not say what the work was."""
+        """No difference is known, but a file of another tool does not identify its workload."""
         return self.differences == UNSAID
 
     @property
@@ -44,7 +45,7 @@ class Scenario:
 
     @property
     def open_loop(self) -> bool:
-        """Then latencies count from the schedule, unless some file has no single requests to count from."""
+        """Whether latencies count from the scheduled time: in open loop, unless a file has no single requests."""
         runs = [run for one in self.pairs for run in (one.baseline, one.candidate)]
         return any(one.run.workload.pacing.open_loop for one in runs) and all(one.record is not None for one in runs)
 
@@ -54,19 +55,19 @@ class Scenario:
 
 
 def match_baselines(runs: Sequence[StoredRun], baselines: Sequence[StoredRun]) -> list[ComparedRuns]:
-    """By order, or one baseline for all. ValueError for other numbers."""
+    """A baseline for each run, in order, or one for all. CbbenchError on `baseline` for other numbers."""
     if len(baselines) == 1:
         return [ComparedRuns(baselines[0], one) for one in runs]
     if len(runs) != len(baselines):
-        raise ValueError(
-            f"{len(runs)} runs and {len(baselines)} baselines: give a baseline for each run, or one for all"
+        raise CbbenchError(
+            "baseline", f"{len(runs)} runs and {len(baselines)} baselines: give a baseline for each run, or one for all"
         )
     return [ComparedRuns(*both) for both in zip(baselines, runs, strict=True)]
 
 
 def scenarios(pairs: Sequence[ComparedRuns]) -> list[Scenario]:
-    """Pairs of the same kind of work are repetitions of one scenario, unless a baseline is shared or nothing is left to
-    chance: then each stands for itself."""
+    """Pairs that differ in their seeds alone are repetitions of one scenario. Where they share a baseline, or are
+    simulated and so without noise, each is a scenario of its own."""
     shared = len({one.baseline.name for one in pairs}) < len(pairs)
     groups: dict[bytes, list[ComparedRuns]] = {}
     alone: list[Scenario] = []
@@ -79,7 +80,7 @@ def scenarios(pairs: Sequence[ComparedRuns]) -> list[Scenario]:
 
 
 def work_differences(before: RunFile, after: RunFile) -> list[str]:
-    """What was asked, and when: the plan's hash and the pacing."""
+    """Differences of the plans, by hash, and of the pacings."""
     ours, theirs = before.workload, after.workload
     found = []
     if not ours.sha256 or not theirs.sha256:
@@ -103,7 +104,7 @@ def setting_differences(before: dict[str, Any], after: dict[str, Any]) -> list[s
 
 
 def _shown(*values: Any) -> list[str]:
-    """none, and four digits of a fraction; all of them where four are the same."""
+    """Each value as text: none, and four digits of a fraction, or all digits where four are equal."""
     plain = ["none" if one is None else str(one) for one in values]
     short = [f"{one:.4g}" if isinstance(one, float) else text for one, text in zip(values, plain, strict=True)]
     return short if len(set(short)) == len(short) else plain

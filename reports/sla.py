@@ -1,4 +1,4 @@
-"""SLAs as people write them, and what the process ends with. judge.py says whether a run meets them."""
+"""SLAs: the parser of their expressions, and which exit code wins. judge.py says whether a run meets them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from reports.metrics import LATENCIES
 from reports.schema import ValidityVerdict, Verdict
 from reports.sla_scope import FORMS, Scope, parse_scope
+from workloads.errors import CbbenchError, ExitCode
 
 LATENCY = re.compile(rf"(?P<stat>p\d{{2,4}}|mean|max)_(?P<latency>{'|'.join(LATENCIES)})")
 RATES = ("output_token_per_s", "total_token_per_s", "request_per_s", "goodput_request_per_s")
@@ -25,18 +26,18 @@ EXPRESSION = re.compile(r"\s*(?P<metric>[\w.]+)\s*(?:\[(?P<scope>[^\]]*)\]\s*)?(
 class Sla:
     """A parsed expression such as "p99_ttft_ms<=500". `<` and `<=` mean the same, as do `>` and `>=`.
 
-    "p99_ttft_ms[tenant=quiet]<=500" is on a part of the requests.
+    "p99_ttft_ms[tenant=quiet]<=500" applies to a part of the requests.
     """
 
-    expr: str
+    expr: str  # as it was written
     metric: str  # p99_ttft_ms, mean_e2el_ms, output_token_per_s, attainment, failure_rate, ...
     upper: bool  # True: the value must not be above the bound; False: not below
-    bound: float
+    bound: float  # in the metric's unit
     scope: Scope | None = None  # None: all requests
 
     @property
     def latency(self) -> str | None:
-        """The latency it bounds ("ttft_ms"), None if it bounds something else."""
+        """The latency that it bounds ("ttft_ms"), None if it bounds something else."""
         return latency_of(self.metric)
 
     @property
@@ -46,45 +47,47 @@ class Sla:
 
     @property
     def quantile(self) -> float | None:
-        """0.99 for p99, 0.999 for p999; None if it is not on a percentile."""
+        """0.99 for p99, 0.999 for p999; None if it bounds no percentile."""
         stat = self.stat
         return float(f"0.{stat[1:]}") if stat and stat[0] == "p" else None
 
 
 def latency_of(metric: str) -> str | None:
-    """ttft_ms of p99_ttft_ms; None if it is not on a latency."""
+    """ttft_ms of p99_ttft_ms; None for a metric that is not a latency."""
     match = LATENCY.fullmatch(metric)
     return match["latency"] if match else None
 
 
 def stat_of(metric: str) -> str | None:
-    """p99 of p99_ttft_ms; None if it is not on a latency."""
+    """p99 of p99_ttft_ms; None for a metric that is not a latency."""
     match = LATENCY.fullmatch(metric)
     return match["stat"] if match else None
 
 
 def parse_sla(expr: str) -> Sla:
-    """Read one expression. ValueError says what is wrong with it and what would be right."""
+    """Read one expression. CbbenchError on `sla` says what is wrong and what would be right."""
     match = EXPRESSION.fullmatch(expr)
     if expr.startswith("mlperf:"):
-        raise ValueError(f'SLA "{expr}": presets are for a run that is there: cbbench gate RUN --sla {expr}')
+        raise _wrong(expr, "presets judge a stored run: use them with `cbbench gate RUN`")
     if match is None:
-        raise ValueError(f'SLA "{expr}": {_form(expr)}; {EXAMPLE}')
+        raise _wrong(expr, f"{_form(expr)}; {EXAMPLE}")
     metric, upper = match["metric"], match["sign"][0] == "<"
     wants_upper = _wants_upper(expr, metric)
     if upper != wants_upper:
-        raise ValueError(f'SLA "{expr}": {metric} takes {"<=" if wants_upper else ">="}')
+        raise _wrong(expr, f"{metric} takes {'<=' if wants_upper else '>='}")
     try:
         bound = float(match["bound"])
     except ValueError:
-        raise ValueError(
-            f'SLA "{expr}": "{match["bound"]}" is not a number (the unit is in the name); {EXAMPLE}'
-        ) from None
+        raise _wrong(expr, f'"{match["bound"]}" is not a number (the unit is in the name); {EXAMPLE}') from None
     if not math.isfinite(bound) or bound < 0:
-        raise ValueError(f'SLA "{expr}": the bound must be a finite number, 0 or more')
+        raise _wrong(expr, "the bound must be a finite number, 0 or more")
     if metric in SHARES and bound > 1:
-        raise ValueError(f'SLA "{expr}": {metric} is a share between 0 and 1, e.g. {bound / 100:g} for {bound:g} %')
+        raise _wrong(expr, f"{metric} is a share between 0 and 1, e.g. {bound / 100:g} for {bound:g} %")
     return Sla(expr, metric, upper, bound, _scope(expr, metric, match["scope"]))
+
+
+def _wrong(expr: str, problem: str) -> CbbenchError:
+    return CbbenchError("sla", f'"{expr}": {problem}')
 
 
 def _form(expr: str) -> str:
@@ -96,12 +99,12 @@ def _form(expr: str) -> str:
 def _scope(expr: str, metric: str, text: str | None) -> Scope | None:
     if text is None:
         return None
-    if latency_of(metric) == "itl_ms":  # gaps are pooled, whosever they are
-        raise ValueError(f'SLA "{expr}": itl_ms is pooled over all requests and has no parts; bound tpot_ms instead')
+    if latency_of(metric) == "itl_ms":  # gaps are pooled over requests
+        raise _wrong(expr, "itl_ms is pooled over all requests and has no parts; bound tpot_ms instead")
     try:
         return parse_scope(text)
     except ValueError as error:
-        raise ValueError(f'SLA "{expr}": {error}') from None
+        raise _wrong(expr, str(error)) from None
 
 
 def _wants_upper(expr: str, metric: str) -> bool:
@@ -109,7 +112,7 @@ def _wants_upper(expr: str, metric: str) -> bool:
     if match is not None:
         digits = match["stat"][1:] if match["stat"][0] == "p" else "50"
         if not digits.strip("0") or (len(digits) > 2 and not digits.startswith("99")):  # p100 would be read as 10.0
-            raise ValueError(f'SLA "{expr}": {match["stat"]} is no percentile; use p50, p90, p95, p99 or p999')
+            raise _wrong(expr, f"{match['stat']} is not a percentile; use p50, p90, p95, p99 or p999")
         return True
     if metric in SHARES:
         return SHARES[metric]
@@ -117,11 +120,11 @@ def _wants_upper(expr: str, metric: str) -> bool:
         return False
     close = _closest(metric)
     hint = f'did you mean "{close}"?' if close else EXAMPLE
-    raise ValueError(f'SLA "{expr}": unknown metric "{metric}"; {hint}')
+    raise _wrong(expr, f'unknown metric "{metric}"; {hint}')
 
 
 def _closest(metric: str) -> str | None:
-    """goodput_request_per_s of goodput, p999_ttft_ms of p99.9_ttft, p99_ttft_ms of p99_tfft_ms; None: of nothing."""
+    """goodput_request_per_s for goodput, p999_ttft_ms for p99.9_ttft, p99_ttft_ms for p99_tfft_ms; None for others."""
     plain = metric.lower().replace(".", "")
     if latency_of(plain):
         return plain
@@ -130,7 +133,7 @@ def _closest(metric: str) -> str | None:
 
 
 def parse_all(exprs: Sequence[str]) -> tuple[Sla, ...]:
-    """Read all of a run's expressions. ValueError also when `attainment` has no latency SLA to attain."""
+    """Read all of a run's expressions. CbbenchError also where `attainment` or goodput has no latency SLA to go by."""
     slas = tuple(parse_sla(expr) for expr in exprs)
     on_latency = [sla for sla in slas if sla.latency not in (None, "itl_ms")]
     for sla in slas:
@@ -138,21 +141,26 @@ def parse_all(exprs: Sequence[str]) -> tuple[Sla, ...]:
             continue
         if not any(sla.scope is None or one.scope in (None, sla.scope) for one in on_latency):
             part = "" if sla.scope is None else f"[{sla.scope}]"
-            raise ValueError(
-                f'SLA "{sla.expr}": {sla.metric} needs a latency SLA beside it, e.g. "p99_ttft_ms{part}<=500"'
-            )
+            raise _wrong(sla.expr, f'{sla.metric} needs a latency SLA as well, e.g. "p99_ttft_ms{part}<=500"')
     return slas
 
 
+def expressions(slas: Iterable[Sla]) -> tuple[str, ...]:
+    """As they were written, and as files have them."""
+    return tuple(sla.expr for sla in slas)
+
+
 def failed_and_open(judged: Iterable[tuple[str, str]]) -> str | None:
-    """Of (bound, verdict): which failed, and which are open. None unless there are both: the one exit code, that of the
-    open ones, then hides that more requests would not make it pass."""
+    """Of (bound, verdict): which failed and which are inconclusive; None unless there are both.
+
+    The exit code is then that of the inconclusive ones, so it hides that more requests would not make the run pass.
+    """
     named: dict[str, list[str]] = {"fail": [], "inconclusive": []}
     for name, verdict in judged:
         named.get(verdict, []).append(name)
     if not all(named.values()):
         return None
-    return f"Failed: {', '.join(named['fail'])}. Open: {', '.join(named['inconclusive'])}."
+    return f"Failed: {', '.join(named['fail'])}. Inconclusive: {', '.join(named['inconclusive'])}."
 
 
 def exit_code(
@@ -164,19 +172,19 @@ def exit_code(
     validity: ValidityVerdict = "ok",
     sla: Sequence[Verdict] = (),
     regression: bool = False,
-) -> int:
-    """What the process ends with: the first that applies of 130, 2, 1, 6, 7, 5, 3, 4, 0 (DESIGN §8).
+) -> ExitCode:
+    """What the process ends with where several codes apply: the first of 130, 2, 1, 6, 7, 5, 3, 4, 0 (DESIGN §8).
 
-    A client that was too slow makes a run inconclusive only when an SLA is judged.
+    A client that was too slow makes a run inconclusive only where an SLA is judged.
     """
     codes = (
-        (130, interrupted),
-        (2, usage_error),
-        (1, unexpected_error),
-        (6, server_died),
-        (7, validity == "invalid"),
-        (5, "inconclusive" in sla or (validity == "client_limited" and bool(sla))),
-        (3, "fail" in sla),
-        (4, regression),
+        (ExitCode.INTERRUPTED, interrupted),
+        (ExitCode.USAGE, usage_error),
+        (ExitCode.ERROR, unexpected_error),
+        (ExitCode.SERVER, server_died),
+        (ExitCode.LOAD_INVALID, validity == "invalid"),
+        (ExitCode.INCONCLUSIVE, "inconclusive" in sla or (validity == "client_limited" and bool(sla))),
+        (ExitCode.SLA_FAILED, "fail" in sla),
+        (ExitCode.REGRESSION, regression),
     )
-    return next((code for code, applies in codes if applies), 0)
+    return next((code for code, applies in codes if applies), ExitCode.OK)

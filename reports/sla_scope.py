@@ -1,4 +1,4 @@
-"""The part of a load that an SLA is judged on: the brackets of p99_ttft_ms[tenant=quiet]<=500."""
+"""The part of a load that an SLA applies to: the brackets of p99_ttft_ms[tenant=quiet]<=500."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workloads.rates import EXAMPLE
 
 FORMS = "[tenant=NAME], [priority=N], [prompt<=N] or [stage=N]"
 SCOPE = re.compile(r"\s*(?P<by>tenant|priority|prompt|stage)\s*(?P<sign>=|<=?)\s*(?P<value>.+?)\s*")
-MOST_NAMES = 12  # of tenants, priorities or stages in a message
+MOST_NAMES = 12  # tenants, priorities or stages listed in a message
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Scope:
         return f"with prompts of at most {self.value} tokens" if self.by == "prompt" else f"of {self.by} {self.value}"
 
     def members(self, record: RunRecord, stages: Stages | None) -> BoolArray:
-        """Which rows of the record they are."""
+        """bool[rows of the record]: True for the requests in scope."""
         if self.by == "tenant":
             return record.where("tenant", self.value)
         if self.by == "stage":
@@ -50,14 +50,14 @@ class Scope:
         return which
 
     def missing_in_plan(self, plan: RequestPlan, stages: Stages | None) -> str | None:
-        """Why the plan has no such request, and what it has; None where it has some."""
+        """Why the plan has no request in scope, and which values it has; None where it has some."""
         if self.by == "stage":
             due_ns = plan.arrivals_ugap if stages is None else stages.due_ns(plan.arrivals_ugap)
             return self._missing_stage(due_ns, stages)
         return self._missing([plan.tenants[at] for at in np.unique(plan.tenant)], plan.priority, plan.prompt_tokens)
 
     def missing_in(self, record: RunRecord, stages: Stages | None) -> str | None:
-        """The same of the requests that ended."""
+        """As `missing_in_plan`, for the requests that ended."""
         if self.by == "stage":
             return self._missing_stage(record.column_ns("scheduled"), stages)
         tenants = map(str, record.labels("tenant")[0])
@@ -65,10 +65,10 @@ class Scope:
 
     def _missing(self, tenants: Collection[str], priority: IntColumn, prompt_tokens: IntColumn) -> str | None:
         if not len(prompt_tokens):
-            return "there is no request at all"
+            return "there are no requests"
         if self.by == "prompt":
             shortest = int(prompt_tokens.min())
-            return None if shortest <= int(self.value) else f"no prompt is as short; the shortest has {shortest} tokens"
+            return None if shortest <= int(self.value) else f"the shortest prompt has {shortest} tokens"
         there = list(tenants) if self.by == "tenant" else [str(one) for one in np.unique(priority).tolist()]
         return None if self.value in there else f"no such {self.by}; {_there_are(there)}"
 
@@ -78,7 +78,7 @@ class Scope:
 
     def _missing_stage(self, due_ns: IntColumn, stages: Stages | None) -> str | None:
         if stages is None:
-            return f"the rate has no stages; it would with --rate {EXAMPLE}"
+            return f"the rate has no stages; write `rate` as {EXAMPLE}"
         span = stages.find(self.value)
         if span is None:
             return f"no such stage; {_there_are([str(one) for one in stages.spans])}"
@@ -93,7 +93,7 @@ def _there_are(names: Collection[str]) -> str:
 
 
 def parse_scope(text: str) -> Scope:
-    """Read what stands in the brackets. ValueError says what would be right."""
+    """Read the text in the brackets. ValueError says what would be right."""
     match = SCOPE.fullmatch(text)
     if match is not None and (match["sign"] == "=") == (match["by"] != "prompt"):
         if match["by"] == "tenant":
@@ -102,4 +102,4 @@ def parse_scope(text: str) -> Scope:
             return Scope(match["by"], str(int(match["value"])))  # type: ignore[arg-type]
         if match["by"] == "stage" and re.fullmatch(r"\d{1,4}\.\d|then", match["value"]):
             return Scope("stage", match["value"])
-    raise ValueError(f"[{text}] is no part of a load; want {FORMS}")
+    raise ValueError(f"[{text}] is not a part of a load; write {FORMS}")

@@ -1,4 +1,4 @@
-"""Finished runs as a gate reads them: judged anew from the raw files, which stay as they are."""
+"""Finished runs, judged again from their raw files, which stay as they are."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 from engines.base import RunRecord
 from reports.folder import RUN, load, read_run
 from reports.schema import RunFile
+from reports.sla import Sla, expressions
 from reports.summary import completed_run
 from workloads.errors import CbbenchError
 
@@ -20,20 +21,21 @@ class StoredRun:
     name: str  # as it was given
     run: RunFile  # with summary and verdicts
     record: RunRecord | None  # None: another tool's file, which has no single requests
-    notes: tuple[str, ...] = ()  # what the files could not show
-    failures_known: bool = True  # else nothing says how many requests failed
+    notes: tuple[str, ...] = ()  # what the files do not show
+    failures_known: bool = True  # False: the file does not say how many requests failed
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What replaces a run's own criteria; None keeps them."""
+    """SLAs and confidence that replace a run's own; None keeps them."""
 
-    sla: tuple[str, ...] | None = None
+    sla: tuple[Sla, ...] | None = None
     confidence: float | None = None
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """Runs as given; a folder of runs stands for all of them, by name. CbbenchError for what holds none."""
+    """The folders and files of runs. A folder of runs stands for all in it, by name. CbbenchError where there is
+    none."""
     found: list[Path] = []
     for path in paths:
         if path.is_file() or (path / RUN).exists():
@@ -47,11 +49,11 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_stored(folder: Path, judgement: Judgement) -> StoredRun:
-    """One run of ours. CbbenchError without one, ValueError for a bad SLA expression."""
+    """One run folder, judged again. CbbenchError where there is none."""
     header = read_run(folder)
     criteria = header.criteria
     if judgement.sla is not None:
-        criteria = msgspec.structs.replace(criteria, sla=judgement.sla)
+        criteria = msgspec.structs.replace(criteria, sla=expressions(judgement.sla))
     if judgement.confidence is not None:
         criteria = msgspec.structs.replace(criteria, confidence=judgement.confidence)
     record, notes = load(folder)

@@ -36,21 +36,21 @@ from reports.summary_schema import (
     Throughput,
     Waste,
 )
-from reports.validity import believed, validity, validity_of_part
+from reports.validity import supported, validity, validity_of_part
 from reports.warmup import warmup
 
-MOST_ERRORS = 20  # kinds of error listed; a message with a number in it makes many
+MOST_ERRORS = 20  # kinds of error listed; a message that contains a number makes many kinds
 
 
 def summarize(record: RunRecord, header: RunFile) -> Summary:
-    """The summary of DESIGN §8. ValueError for a bad SLA expression in header.criteria."""
-    return _summarize(record, header, request_times(record))[0]
+    """The summary of DESIGN §8. CbbenchError for a bad SLA expression in header.criteria."""
+    return _summarize(record, header, request_times(record), parse_all(header.criteria.sla))[0]
 
 
 def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ()) -> RunFile:
-    """The header with summary, SLA verdicts, validity and definitions filled in. ValueError as in summarize()."""
-    times = request_times(record)
-    summary, judge = _summarize(record, header, times)
+    """The header with summary, SLA verdicts, validity and definitions filled in. CbbenchError as in summarize()."""
+    times, slas = request_times(record), parse_all(header.criteria.sla)
+    summary, judge = _summarize(record, header, times, slas)
     found = validity(
         times,
         max_failure_rate=header.criteria.max_failure_rate,
@@ -58,21 +58,20 @@ def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ())
         interrupted=record.interrupted,
         client=header.client,
         capped=header.workload.pacing.concurrency is not None,
-        # Where the rate changes, so do latencies, and no start is to be told from the rest.
+        # Where the rate changes, so do latencies, and a warm-up cannot be told from the rest.
         warmup=None if header.workload.pacing.rate_schedule else summary.throughput.warmup,
     )
 
-    def believed_of(one: SlaResult, part: Judge) -> SlaResult:
-        return believed(one, found if part.scope is None else validity_of_part(found, part.times))
+    def supported_of(one: SlaResult, part: Judge) -> SlaResult:
+        return supported(one, found if part.scope is None else validity_of_part(found, part.times))
 
-    slas = parse_all(header.criteria.sla)
-    judged = [believed_of(one, judge.of(sla.scope)) for sla, one in zip(slas, judge.results(slas), strict=True)]
-    by_stage = judged_stages(summary.by_stage, judge, slas, believed_of)
+    judged = [supported_of(one, judge.of(sla.scope)) for sla, one in zip(slas, judge.results(slas), strict=True)]
+    by_stage = judged_stages(summary.by_stage, judge, slas, supported_of)
     return msgspec.structs.replace(
         header,
         definitions=definitions(),
         interrupted=record.interrupted,
-        # The header's are of the plan, or of a rebuild before.
+        # The header has notes on the plan, or of an earlier rebuild.
         notes=tuple(dict.fromkeys((*header.notes, *notes, *_ran_out(record, summary, header.workload.pacing)))),
         summary=msgspec.structs.replace(summary, by_stage=by_stage),
         sla=tuple(judged),
@@ -81,8 +80,8 @@ def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ())
 
 
 def _ran_out(record: RunRecord, summary: Summary, pacing: PacingInfo) -> list[str]:
-    """A note where a closed loop had sent its whole plan before its duration was over. Of an open loop the plan tells
-    that before the run."""
+    """A note where a closed loop sent its whole plan before its duration was over. For an open loop the plan shows that
+    before the run."""
     counts, duration_s = summary.requests, pacing.duration_s
     closed = pacing.concurrency is not None and not pacing.open_loop
     if duration_s is None or not closed or record.interrupted or counts.sent < counts.planned:
@@ -90,20 +89,19 @@ def _ran_out(record: RunRecord, summary: Summary, pacing: PacingInfo) -> list[st
     last_s = int(record.column_ns("sent").max(initial=0)) / 1e9
     enough = math.ceil(counts.planned * duration_s / (last_s or summary.throughput.window_s or duration_s))
     return [
-        f"all {counts.planned:,} requests of the plan had been sent by {last_s:.3g} s of the {duration_s:g} s of "
-        f"--duration: it takes about --num-requests {enough}"
+        f"all {counts.planned:,} requests of the plan were sent by {last_s:.3g} s, before the duration of "
+        f"{duration_s:g} s was over; raise num_requests to about {enough}"
     ]
 
 
 def _first_answers(record: RunRecord, times: RequestTimes) -> Distribution | None:
-    """Where no answer came after reasoning it would be TTFT once more."""
+    """None where no answer came after reasoning, as it would equal TTFT."""
     if (record.column_ns("first_answer") == MISSING).all():
         return None
     return distribution(times.ttfot_ms)
 
 
-def _summarize(record: RunRecord, header: RunFile, times: RequestTimes) -> tuple[Summary, Judge]:
-    slas = parse_all(header.criteria.sla)
+def _summarize(record: RunRecord, header: RunFile, times: RequestTimes, slas: Sequence[Sla]) -> tuple[Summary, Judge]:
     pacing = header.workload.pacing
     throughput, stages = _throughput(record, times, pacing), Stages.of(pacing.rate_schedule)
     judge = Judge(record, times, throughput, header.criteria, pacing.open_loop, record.interrupted, stages=stages)
@@ -164,7 +162,7 @@ def _throughput(record: RunRecord, times: RequestTimes, pacing: PacingInfo) -> T
 
 
 def _signals(record: RunRecord, window_s: float) -> Signals:
-    """From the ledger, which misses nothing; from the samples where there is no ledger."""
+    """From the ledger, which has every step; from the samples where there is no ledger."""
     if not record.steps.size:
         return _sampled_signals(record)
     parts = list(steps_by_instance(record.steps).values())
@@ -256,19 +254,19 @@ def with_gpu(signals: Signals, samples: Sequence[Signal]) -> Signals:
     )
 
 
-Believed = Callable[[SlaResult, Judge], SlaResult]  # what may be said of it; the judge is that of the stage
+Supported = Callable[[SlaResult, Judge], SlaResult]  # what may be said of it; the judge is that of the stage
 
 
 def judged_stages(
-    stages: Mapping[str, StageGroup], judge: Judge, slas: Sequence[Sla], believed: Believed
+    stages: Mapping[str, StageGroup], judge: Judge, slas: Sequence[Sla], supported: Supported
 ) -> dict[str, StageGroup]:
     """The same stages with their goodput and the verdicts of the SLAs that a stage can meet or miss by itself."""
-    return {name: _judged(one, judge.of(Scope("stage", one.key)), slas, believed) for name, one in stages.items()}
+    return {name: _judged(one, judge.of(Scope("stage", one.key)), slas, supported) for name, one in stages.items()}
 
 
-def _judged(stage: StageGroup, judge: Judge, slas: Sequence[Sla], believed: Believed) -> StageGroup:
+def _judged(stage: StageGroup, judge: Judge, slas: Sequence[Sla], supported: Supported) -> StageGroup:
     asked = [sla for sla in slas if _of_a_stage(sla, stage.key)]
-    results = [believed(one, judge) for one in judge.results(asked, beside=slas)]
+    results = [supported(one, judge) for one in judge.results(asked, beside=slas)]
     told = tuple(StageVerdict(one.expr, one.value, one.verdict, one.reason) for one in results)
     return msgspec.structs.replace(stage, goodput=judge.goodput(slas), sla=told)
 

@@ -1,4 +1,4 @@
-"""Whether a run's numbers mean anything."""
+"""Whether the numbers of a run are valid, and whether its load exceeded what was served."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from reports.summary_schema import Warmup
 from reports.warmup import warmup_note
 from workloads.rates import RateSchedule
 
-GROWTH = 0.05  # of what a third of the run brought: less is not called overload
+GROWTH = 0.05  # of the arrivals in a third of the run: less is not called overload
 # Standard deviations of (arrivals - completions) in a third of the run. One is enough, as the wait must grow too: a
-# queue loaded to 95 % with random arrivals and services is called overloaded in 1 run of 20, one to 120 % in 9 of 10.
+# queue with random arrivals and services is called overloaded at 95 % load in 1 run of 20, at 120 % in 9 of 10.
 NOISE = 1.0
-LEAST_THIRD = 5  # requests in a third of a run, under which nothing is said of growth
+LEAST_THIRD = 5  # requests in a third of a run; with fewer, growth is not judged
 
 
 def validity(
@@ -34,10 +34,10 @@ def validity(
     capped: bool = False,
     warmup: Warmup | None = None,
 ) -> Validity:
-    """invalid: nothing completed, or failures above `max_failure_rate` (rejected requests are misses, not failures of
-    the set-up). overloaded: an open loop whose queue only grows, so latencies measure how long the run was.
-    client_limited: the load client did not keep up, so its numbers are its own."""
-    notes: tuple[str, ...] = ("interrupted: only what had ended by then is counted",) if interrupted else ()
+    """invalid: nothing completed, or failures above `max_failure_rate` (rejected requests miss the SLA, but are not
+    failures of the set-up). overloaded: an open loop whose queue grows to the end, so latencies depend on the length
+    of the run. client_limited: the load client did not keep up, so the numbers are not the server's."""
+    notes: tuple[str, ...] = ("interrupted: only requests that had ended by then are counted",) if interrupted else ()
     if client is not None:
         notes += client_notes(client)
     reasons = _broken(times, max_failure_rate)
@@ -54,19 +54,19 @@ def validity(
 
 
 def validity_of_part(found: Validity, part: RequestTimes) -> Validity:
-    """What may be believed of a part of a run's requests: in an overloaded run, one whose own queue did not grow (a
-    tenant that others cannot crowd out) has latencies that mean something. Too few requests to tell: as the run."""
+    """The validity of a part of a run's requests. In an overloaded run a part whose own queue did not grow (a tenant
+    that is isolated from the others) is valid. With too few requests it is that of the run."""
     if found.verdict != "overloaded" or len(part) < 3 * LEAST_THIRD or _overload(part) is not None:
         return found
     return Validity("ok")
 
 
-def believed(result: SlaResult, found: Validity) -> SlaResult:
-    """An SLA as it may be said of a run. Of one whose queue only grows none on a latency is judged: its percentiles say
-    how long it was, and a longer run would miss it. What is missed already stays missed; rates and failures stand."""
+def supported(result: SlaResult, found: Validity) -> SlaResult:
+    """The SLA result as far as the validity of the run supports it. In an overloaded run an SLA on a latency cannot
+    pass, as percentiles grow with the length of the run. A failed SLA stays failed; rates and failures stand."""
     if found.verdict != "overloaded" or result.verdict == "fail" or result.metric in (*RATES, "failure_rate"):
         return result
-    reason = "refused: in an overloaded run it only says how long the run was; ask at a lower rate"
+    reason = "overloaded, so the value depends on the length of the run; measure at a lower rate"
     return msgspec.structs.replace(result, verdict="inconclusive", reason=reason, needed=None)
 
 
@@ -81,16 +81,16 @@ def _broken(times: RequestTimes, max_failure_rate: float) -> tuple[str, ...]:
 
 
 def _overload(times: RequestTimes) -> str | None:
-    """Do arrivals outrun completions? Compare the middle third of the arrivals with the last third: the number of
-    requests in the system must have grown beyond noise, and the wait for a first token with it. (In a run that is
-    merely short the number grows too, as nothing has completed yet, but nobody waits longer than before.)"""
+    """Whether arrivals outrun completions. From the middle third of the arrivals to the last, the number of requests in
+    the system must have grown beyond noise, and the wait for a first token with it. (In a short run the number grows
+    too, as few requests have completed, but the wait does not.)"""
     n = len(times)
     third = n // 3
     if third < LEAST_THIRD:
         return None
     arrivals = np.sort(times.scheduled_ns)
     ends = np.sort(times.end_ns)
-    # Number in the system as each request arrives.
+    # requests in the system as each request arrives
     inside = np.arange(1, n + 1) - np.searchsorted(ends, arrivals, side="right")
     growth = float(inside[-third:].mean() - inside[third : 2 * third].mean())
     if growth <= max(GROWTH * third, NOISE * math.sqrt(2 * third)):
@@ -109,12 +109,13 @@ def _overload(times: RequestTimes) -> str | None:
 
 
 SERVED = 0.95  # of the offered rate: less is saturation
-COMPLETIONS_NOISE = 2.0  # standard deviations of a count, so that a short run is not called saturated by chance
+COMPLETIONS_NOISE = 2.0  # standard deviations of a count: in a short run a shortfall may be chance
 
 
 def saturation(run: RunFile) -> str | None:
-    """In words, or None. Either the queue only grew (validity), or completions in the steady window fell behind the
-    rate, by more than the chance of that many arrivals explains. None without a rate."""
+    """Why an open loop offered more than was served; None if it did not, or without a rate. Either the run is
+    overloaded, or completions in the steady window fell behind the rate by more than the noise of that many arrivals.
+    From there on a higher rate only makes the queue longer."""
     pacing = run.workload.pacing
     if run.summary is None or pacing.rate_per_s is None:
         return None
@@ -135,7 +136,7 @@ def saturation(run: RunFile) -> str | None:
 
 
 def requests_offered(pacing: PacingInfo, start_s: float, end_s: float) -> float:
-    """By an open loop between two times, on average."""
+    """Requests that an open loop offers between two times, on average."""
     if pacing.rate_schedule is not None:
         schedule = RateSchedule.parse(pacing.rate_schedule)
         return float(schedule.expected(end_s) - schedule.expected(start_s))
@@ -143,7 +144,7 @@ def requests_offered(pacing: PacingInfo, start_s: float, end_s: float) -> float:
 
 
 def _variation(arrival: str | None) -> float:
-    """Coefficient of variation of the gaps: 1 for poisson (and for a trace, whose own is not known here)."""
+    """Coefficient of variation of the gaps: 1 for poisson, and for a trace, whose gaps are not known here."""
     if arrival == "constant":
         return 0.0
     return float(arrival.partition(":")[2]) if arrival and arrival.startswith("gamma:") else 1.0

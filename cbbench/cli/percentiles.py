@@ -16,13 +16,9 @@ PERCENTILES = typer.Option(
 
 
 def read_percentiles(text: str | None) -> Sequence[float] | None:
-    """UsageError for what are no percentiles; None where nobody asked."""
+    """None where none were given. CbbenchError for a text that does not list percentiles."""
     if text is None:
         return None
-    from cbbench.config import UsageError
     from reports.percentiles import parse_percentiles
 
-    try:
-        return parse_percentiles(text)
-    except ValueError as error:
-        raise UsageError(f"--percentiles: {error}") from None
+    return parse_percentiles(text)

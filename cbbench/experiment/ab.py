@@ -16,11 +16,11 @@ import msgspec
 
 from cbbench.config import RunConfig, UsageError, flag
 from cbbench.experiment.bench import Bench
-from cbbench.experiment.judge_runs import Outputs, parsed_budgets, refuse_unwritable, write
+from cbbench.experiment.judge_runs import Outputs, refuse_unwritable, write
 from cbbench.experiment.run import default_folder, measure
 from cbbench.settings import gather
 from cbbench.validation import build_config
-from reports.budgets import DEFAULTS
+from reports.budgets import DEFAULTS, parse_budgets
 from reports.checks import Check, CheckVerdict, summarize_checks
 from reports.folder import read_record
 from reports.regression import budgets_of, measure_metric, regression_checks
@@ -44,7 +44,7 @@ class Series:
 
 def measure_series(series: Series, output: Path | None, outputs: Outputs) -> int:
     """The exit code."""
-    budgets = parsed_budgets(series.budget or DEFAULTS)
+    budgets = parse_budgets(series.budget or DEFAULTS)
     configs = [_config(settings) for settings in (series.before, series.after)]
     folder = output or default_folder("aa" if series.same else "ab")
     if folder.exists() and any(folder.iterdir()):
@@ -72,7 +72,7 @@ def measure_series(series: Series, output: Path | None, outputs: Outputs) -> int
 def machine_checks(scenario: Scenario, series: Series, confidence: float) -> list[Check]:
     """Does the machine repeat itself to within the budgets? Only then can it show a change as small as they are."""
     checks = []
-    for budget in budgets_of(scenario, parsed_budgets(series.budget or DEFAULTS)):
+    for budget in budgets_of(scenario, parse_budgets(series.budget or DEFAULTS)):
         measured = measure_metric(scenario, budget)
         interval = measured.spread.interval(1 - confidence) if measured.spread is not None else None
         fit = interval is not None and max(map(abs, interval)) <= budget.harm_limit

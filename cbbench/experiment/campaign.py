@@ -20,11 +20,12 @@ from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.bench import Bench, criteria_of
 from cbbench.experiment.benches import Benches, OneBench, plan_settings, work_of_run
 from cbbench.experiment.run import measure
+from cbbench.experiment.sweep_params import WORK_PARAMS
 from cbbench.experiment.sweep_runs import Setting, Sweep, Target
 from reports.curves import SWEEP, point_of, read_sweep, short_label, write_sweep
 from reports.folder import RUN, discard, rebuild
 from reports.limits import annotated
-from reports.recommend import OTHER_WORK, recommend
+from reports.recommend import recommend
 from reports.schema import RunFile
 from reports.sweep_schema import Point, SweepFile
 from workloads.errors import CbbenchError
@@ -174,7 +175,7 @@ class Campaign:
             state,
             points=tuple(points),
             skipped=tuple(one for one in state.settings if one not in measured and self._skips(one)),
-            recommendation=recommend(state.params, points, state.sla) if points else None,
+            recommendation=recommend(state.params, points, state.sla, work_params=WORK_PARAMS) if points else None,
             workload_sha256=self._shared_sha256(state.settings),
         )
         write_sweep(self.folder, self.state)
@@ -188,7 +189,7 @@ class Campaign:
 
 def most_in_flight(params: Sequence[str], base: RunConfig, benches: Benches) -> int | None:
     """Requests that can be there at once; None where the settings differ in it, or a server of its own is asked."""
-    if not isinstance(benches, OneBench) or set(params) & {*OTHER_WORK, "concurrency", "duration"}:
+    if not isinstance(benches, OneBench) or set(params) & {*WORK_PARAMS, "concurrency", "duration"}:
         return None
     requests = len(benches.bench.plan(base))
     return requests if base.concurrency is None else min(requests, base.concurrency)

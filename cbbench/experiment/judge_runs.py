@@ -76,10 +76,7 @@ class Comparison(NamedTuple):
 
 def compare(runs: Sequence[StoredRun], baselines: Sequence[StoredRun], question: Question) -> Comparison:
     """Against the baseline: exactly where both are simulated, else by intervals."""
-    try:
-        pairs = match_baselines(runs, baselines)
-    except ValueError as error:
-        raise UsageError(f"--baseline: {error}") from None
+    pairs = match_baselines(runs, baselines)
     for pair in pairs:
         if pair.differences and not question.allow_different:
             raise UsageError(
@@ -102,15 +99,8 @@ def compare(runs: Sequence[StoredRun], baselines: Sequence[StoredRun], question:
 
 def budgets_for(question: Question, *, exact: bool = False) -> tuple[Budget, ...]:
     """What was asked, else the defaults; nothing at all may get worse where there is no noise."""
-    budgets = parsed_budgets(question.budget or DEFAULTS)
+    budgets = parse_budgets(question.budget or DEFAULTS)
     return tuple(replace(one, share=0.0) for one in budgets) if exact and not question.budget else budgets
-
-
-def parsed_budgets(texts: Sequence[str]) -> tuple[Budget, ...]:
-    try:
-        return parse_budgets(texts)
-    except ValueError as error:
-        raise UsageError(f"--budget: {error}") from None
 
 
 def pair_notes(pair: ComparedRuns) -> list[str]:
@@ -128,11 +118,7 @@ def pair_notes(pair: ComparedRuns) -> list[str]:
 def judgement_of(question: Question) -> Judgement:
     if question.confidence is not None and not 0 < question.confidence < 1:
         raise UsageError(f"--confidence: must be a number between 0 and 1, got {question.confidence:g}")
-    try:
-        sla = expand(question.sla)
-        parse_all(sla)
-    except ValueError as error:
-        raise UsageError(f"--sla: {error}") from None
+    sla = parse_all(expand(question.sla))
     mlperf = CONFIDENCE if any(map(is_preset, question.sla)) else None
     return Judgement(sla or None, question.confidence or mlperf)
 
@@ -144,7 +130,7 @@ def refuse_missing_parts(runs: Sequence[StoredRun], judgement: Judgement) -> Non
         if one.record is None or one.run.interrupted:
             continue
         stages = Stages.of(one.run.workload.pacing.rate_schedule)
-        for sla in parse_all(judgement.sla or ()):
+        for sla in judgement.sla or ():
             if sla.scope is not None and (missing := sla.scope.missing_in(one.record, stages)) is not None:
                 raise UsageError(f'--sla "{sla.expr}": {one.name}: {missing}')
 

@@ -16,11 +16,19 @@ from cbbench.experiment.benches import Benches, BenchPerPoint, OneBench
 from cbbench.experiment.campaign import Campaign
 from cbbench.experiment.run import default_folder
 from cbbench.experiment.search_bounds import Bounds, bounds_of_plan, bounds_of_rate, parse_between, peak_throughput
-from cbbench.experiment.sweep_params import check, field_of, is_servers_own, kind_of, parse_grid, parse_params
+from cbbench.experiment.sweep_params import (
+    WORK_PARAMS,
+    check,
+    field_of,
+    is_servers_own,
+    kind_of,
+    parse_grid,
+    parse_params,
+)
 from cbbench.experiment.sweep_runs import Setting, Sweep
 from cbbench.validation import build_config
 from reports.curves import latency_of_knee, merge
-from reports.recommend import OTHER_WORK, unmeasured_bounds
+from reports.recommend import unmeasured_bounds
 from reports.render.sweep import sweep_view
 from reports.schema import Verdict
 from reports.sla import exit_code
@@ -144,7 +152,7 @@ def code_of(state: SweepFile, interrupted: bool) -> int:
     ran = [point for point in state.points if point.error is None]
     invalid = bool(ran) and all(point.validity and point.validity.verdict == "invalid" for point in ran)
     no_server = any(point.exit_code == NO_SERVER for point in state.points)
-    if set(state.params) & set(OTHER_WORK):
+    if set(state.params) & set(WORK_PARAMS):
         missed = any(one.verdict == "fail" for point in ran for one in point.sla)
         untold = any(one.unmeasured for point in ran for one in point.sla)
     else:

@@ -34,6 +34,7 @@ FIXED = (
     | dict.fromkeys(("quota",), "is a list of limits; sweep it with one `cbbench run` for each")
     | dict.fromkeys(("header",), "goes with every request of every point; a sweep's files would tell its values")
 )
+WORK_PARAMS = ("workload", "tenants", "num-requests")  # whose values are different workloads
 BOOLEANS = {"true": True, "false": False}
 KINDS = {int: "whole numbers", float: "numbers", bool: "true or false", str: "words"}
 MOST_PARAMS = 2

@@ -98,14 +98,15 @@ def start_of(config: RunConfig) -> Setting:
     return Setting(config.max_num_seqs, tokens, config.admission, config.prompt_buckets, config.max_prompt_chunk)
 
 
-def load_flag(config: RunConfig) -> str | None:
-    """Which says how much there is to do; None: all requests arrive at once, or when a trace says."""
-    return "--rate" if config.rate is not None else "--concurrency" if config.concurrency is not None else None
+def load_setting(config: RunConfig) -> str | None:
+    """The setting that bounds the load, by field name; None: all requests arrive at once, or at the times of a
+    trace."""
+    return "rate" if config.rate is not None else "concurrency" if config.concurrency is not None else None
 
 
 def all_at_once(config: RunConfig, requests: int) -> str | None:
     """What such a load cannot show; None where it is another."""
-    if load_flag(config) is not None or config.arrival == "trace":
+    if load_setting(config) is not None or config.arrival == "trace":
         return None
     return (
         f"All {requests} requests arrive at once, so the wait for a first token is that of a queue of {requests}, "
@@ -156,7 +157,7 @@ class Search:
         self.plan_sha256 = plan.sha256
         self.requests = len(plan)
         self._prompts = plan.prompt_tokens.tolist()
-        self._most_rows = min(len(plan), config.concurrency or len(plan))
+        self._most_slots = min(len(plan), config.concurrency or len(plan))
 
     def run(self, start: Setting, most_runs: int, *, until_met: bool = False) -> Stage:
         """Move after move, until none is left or the runs are spent. until_met: the bounds being met is enough."""
@@ -182,7 +183,7 @@ class Search:
                     trials.append(trial)
         best = outcome_of(trials)
         # advice is on what no setting can do, and some were not tried
-        told = () if cut_short else tuple(advice(best, bounds, load_flag(self._config)))
+        told = () if cut_short else tuple(advice(best, bounds, load_setting(self._config)))
         return Stage(
             purpose=self._purpose,
             num_requests=self._config.num_requests,
@@ -230,9 +231,9 @@ class Search:
         return Trial(known, point_of((known.max_num_seqs, tokens), f"{self._folder.name}/{name}", result))
 
     def _bounds(self, start: Setting) -> Bounds:
-        most = max(TOKENS_GROWTH * start.max_num_batched_tokens, self._most_rows)
+        most = max(TOKENS_GROWTH * start.max_num_batched_tokens, self._most_slots)
         return Bounds(
-            self._most_rows,
+            self._most_slots,
             most,
             bucket_edge_tokens(self._prompts),
             long_prompt_tokens(self._prompts),

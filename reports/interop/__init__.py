@@ -1,4 +1,4 @@
-"""Result files of other tools beside runs of ours: one way to read either, and one to write vLLM's."""
+"""Result files of other tools: read like runs of cbbench; and a run of cbbench written as vLLM's JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ AIPERF_RECORDS, AIPERF_SUMMARY = "profile_export.jsonl", "profile_export_aiperf.
 
 
 def read_any(paths: Iterable[Path], judgement: Judgement = AS_IT_IS) -> list[StoredRun]:
-    """Everything the paths stand for: runs of ours, folders of such runs, and files of other tools. It is what gate,
-    compare and report read by; nothing is written.
+    """All runs that the paths stand for: run folders, folders of run folders, and files of other tools. gate, compare
+    and report read through it. It writes nothing.
 
     A StoredRun has `run` (with a summary and verdicts), `record` (None where a file holds no single requests) and
-    `notes` on what the files cannot show. CbbenchError for what cannot be read, ValueError for a bad SLA expression.
+    `notes` on what the files do not show. CbbenchError for a path that cannot be read.
     """
     found: list[StoredRun] = []
     for path in paths:
@@ -35,23 +35,23 @@ def read_any(paths: Iterable[Path], judgement: Judgement = AS_IT_IS) -> list[Sto
 
 
 def is_result(path: Path) -> bool:
-    """A file of another tool, or a folder of aiperf's."""
+    """Whether it is a file of another tool, or a folder of aiperf."""
     return path.is_file() or _of_aiperf(path) is not None
 
 
 def read_results(path: Path, judgement: Judgement = AS_IT_IS) -> list[StoredRun]:
-    """The results in one file of vLLM, SGLang, guidellm or aiperf, or in a folder of aiperf's artifacts: several
-    where guidellm measured several loads, else one."""
+    """The results in one file of vLLM, SGLang, guidellm or aiperf, or in a folder of aiperf's artifacts: one; several
+    where guidellm measured several loads."""
     file = _of_aiperf(path) or path
     documents = read_documents(file)
     try:
         results = [checked(one) for one in _results(file, documents)]
     except CbbenchError as error:
-        raise CbbenchError(None, f"{file}: {error}") from None
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:  # every tool's format moves on
+        raise CbbenchError(None, f"{file}: {error.message}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:  # formats change between versions
         said = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise CbbenchError(
-            None, f"{file}: not in a form that is read here: {said} (docs/gates.md says which are)"
+            None, f"{file}: unknown form of a result: {said} (docs/gates.md lists the known ones)"
         ) from None
     return [stored(path, one, judgement) for one in results]
 
@@ -70,9 +70,9 @@ def _results(path: Path, documents: list[Document]) -> list[Result]:
         return guidellm.from_report(last)
     if "duration" in last and ("ttfts" in last or "request_throughput" in last):
         return [vllm.from_result(last, earlier=len(documents) - 1)]
-    raise CbbenchError(None, "no result of vLLM, SGLang, guidellm or aiperf: it has none of their keys")
+    raise CbbenchError(None, "not a result of vLLM, SGLang, guidellm or aiperf: it has none of their keys")
 
 
 def _of_aiperf(folder: Path) -> Path | None:
-    """The better of the two files in a folder of aiperf's artifacts: the one with single requests."""
+    """The file with single requests in a folder of aiperf's artifacts, or else its summary."""
     return next((folder / name for name in (AIPERF_RECORDS, AIPERF_SUMMARY) if (folder / name).is_file()), None)

@@ -14,18 +14,16 @@ Document = dict[str, Any]
 
 
 def read_documents(path: Path) -> list[Document]:
-    """At least one, else CbbenchError. By Python's own reader: SGLang writes Infinity, which is no JSON."""
+    """One document or more, else CbbenchError. Read by Python's json, as SGLang writes Infinity, which is not JSON."""
     try:
         text = path.read_text(encoding="utf-8").strip()
         found = _yaml(text) if path.suffix in (".yaml", ".yml") else _json(text)
     except (OSError, UnicodeDecodeError, ValueError, msgspec.DecodeError) as error:
-        raise CbbenchError(None, f"{path}: no result of vLLM, SGLang, guidellm or aiperf: {error}") from None
+        raise CbbenchError(None, f"{path}: not a result of vLLM, SGLang, guidellm or aiperf: {error}") from None
     except ImportError:
-        raise CbbenchError(
-            None, f"{path}: YAML takes PyYAML (pip install pyyaml); or let guidellm write JSON"
-        ) from None
+        raise CbbenchError(None, f"{path}: to read YAML, pip install pyyaml; or let guidellm write JSON") from None
     if not found or not all(isinstance(one, dict) for one in found):
-        raise CbbenchError(None, f"{path}: no result of vLLM, SGLang, guidellm or aiperf: not an object")
+        raise CbbenchError(None, f"{path}: not a result of vLLM, SGLang, guidellm or aiperf: not an object")
     return found
 
 

@@ -1,35 +1,35 @@
-"""SLAs on a summary alone: percentiles that somebody else computed, and no request to count.
+"""SLAs on a summary alone: percentiles that another tool computed, without single requests.
 
-Such a value beyond its bound fails as it would anywhere. Within it, nothing is proved: no violation can be counted and
-nobody knows what the requests are worth as independent ones, so it is inconclusive. A rate or a maximum is one number
-of this run, as in judge.py, and passes or fails by it.
+A value beyond its bound fails. A value within it is inconclusive: violations cannot be counted, and the effective
+sample size is unknown. A rate or a maximum is one number of this run and passes or fails by it, as in judge.py.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
 from reports.metrics import definitions
 from reports.quantiles import accepts, total_needed
 from reports.schema import Criteria, RunFile, SlaResult, Validity, Verdict
-from reports.sla import Sla, parse_all
+from reports.sla import Sla
 from reports.summary_schema import Distribution, Summary
 
-NO_REQUESTS = "the file holds no single requests, so no violation can be counted: within the bound, but not proved"
+NO_REQUESTS = "within the bound, but not proved: the file has no single requests, so violations cannot be counted"
 ALONE = "judged by the value in the file alone"
-UNSEEN = "this cannot be told from the file"
+UNSEEN = "the file does not show it"
 
 
-def judged_by_summary(header: RunFile, summary: Summary, *, failures_known: bool) -> RunFile:
-    """ValueError for a bad SLA expression."""
+def judged_by_summary(header: RunFile, summary: Summary, slas: Sequence[Sla], *, failures_known: bool) -> RunFile:
+    """The header with this summary, the verdicts of the SLAs and the validity filled in."""
     judge = _Judge(summary, header.criteria, failures_known)
     return msgspec.structs.replace(
         header,
         definitions=definitions(),
         summary=summary,
-        sla=tuple(judge.result(one) for one in parse_all(header.criteria.sla)),
+        sla=tuple(judge.result(one) for one in slas),
         validity=_validity(summary, header.criteria.max_failure_rate),
     )
 
@@ -76,7 +76,7 @@ class _Judge:
             return self._build(sla, metric, value, "fail", "the value in the file is beyond it")
         room = 1 - sla.quantile if sla.quantile is not None else 0.0 if sla.stat == "max" else 1.0
         if lost > room:  # a mean is over those that completed
-            said = f"{lost:.1%} of the requests did not complete, so over all of them it is beyond any bound"
+            said = f"{lost:.1%} of the requests did not complete, so over all requests it is beyond any bound"
             return self._build(sla, metric, None, "fail", said)
         if sla.stat == "max" and self.failures_known:
             return self._build(sla, metric, value, "pass", ALONE)
@@ -85,17 +85,17 @@ class _Judge:
     def _failure_rate(self, sla: Sla) -> SlaResult:
         counts, confidence = self.summary.requests, self.criteria.confidence
         if not self.failures_known:
-            return self._build(sla, sla.metric, None, "inconclusive", "the file does not say how many failed")
+            return self._build(sla, sla.metric, None, "inconclusive", "the file does not say how many requests failed")
         share = counts.failed / max(1, counts.planned)
         said = f"{counts.failed or 'none'} of {counts.planned} requests failed"
         if share > sla.bound:
             return self._build(sla, sla.metric, share, "fail", said)
         if counts.failed:
-            return self._build(sla, sla.metric, share, "inconclusive", f"{said}; whether in bursts is not said")
+            return self._build(sla, sla.metric, share, "inconclusive", f"{said}; whether in bursts is unknown")
         if sla.bound == 0 or accepts(counts.planned, 0, 1 - sla.bound, confidence):
             return self._build(sla, sla.metric, share, "pass", said)
         needed = math.ceil(total_needed(0, 1 - sla.bound, confidence))
-        said += f"; {confidence:.0%} confidence takes at least {needed} requests"
+        said += f"; {confidence:.0%} confidence needs at least {needed} requests"
         return self._build(sla, sla.metric, share, "inconclusive", said, needed)
 
     def _build(

@@ -14,6 +14,7 @@ from engines.base import RunRecord
 from engines.request_table import RequestRow, RequestTable, Status
 from reports.interop.judge_summary import UNSEEN, judged_by_summary
 from reports.schema import Criteria, EngineInfo, PacingInfo, RunFile, WorkloadInfo
+from reports.sla import expressions
 from reports.stored_runs import Judgement, StoredRun
 from reports.summary import completed_run
 from reports.summary_schema import Distribution, Goodput, Latency, Requests, Signals, Summary, Throughput
@@ -107,8 +108,8 @@ def _numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
 
 def stored(path: Path, result: Result, judgement: Judgement) -> StoredRun:
     """Judged like a run of ours, as far as it goes."""
-    sla = judgement.sla or ()
-    criteria = Criteria(sla, judgement.confidence or Criteria().confidence)
+    slas = judgement.sla or ()
+    criteria = Criteria(expressions(slas), judgement.confidence or Criteria().confidence)
     count = len(result.requests) if result.requests is not None else _planned(result.summary)
     header = RunFile(
         engine=EngineInfo(kind="openai", model=result.model, config={"tool": result.tool}),
@@ -126,7 +127,7 @@ def stored(path: Path, result: Result, judgement: Judgement) -> StoredRun:
     said = tuple(f"{name}: {result.tool}'s: {note}" for note in notes)
     if result.requests is None:
         assert result.summary is not None  # one of both is there
-        run = judged_by_summary(header, result.summary, failures_known=result.failures_known)
+        run = judged_by_summary(header, result.summary, slas, failures_known=result.failures_known)
         return StoredRun(name, run, None, said, result.failures_known)
     record = record_of(result.requests, interrupted=result.interrupted)
     run = completed_run(record, header)

@@ -1,6 +1,6 @@
-"""The search of `cbbench tune`: what a good engineer tries next, why, and when there is nothing left to try.
+"""The search of `cbbench tune`: which setting to try next and why, and when to stop.
 
-Three signals say it: how busy the device is, how full KV memory gets, and P99 TPOT. See moves.py.
+It goes by three signals: device busy, peak KV usage and P99 TPOT. See moves.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def decide(trials: Sequence[Trial], bounds: Bounds) -> Decision:
-    """The next setting to try, with the reason; or the end, with the reason. At least one trial must have run."""
+    """The next setting to try, or the end of the search, with the reason. trials: one that ran, at least."""
     best = best_of(trials)
     tried = {one.setting for one in trials}
     signals = signals_of(best.point)
@@ -51,43 +51,45 @@ def decide(trials: Sequence[Trial], bounds: Bounds) -> Decision:
 
 def _why_stop(best: Trial, bounds: Bounds) -> str:
     if (untold := best.unmeasured) is not None:
-        return f"No setting can be held to {untold.expr}: {untold.reason}."
+        return f"{untold.expr} is inconclusive at every setting: {untold.reason}."
     if not best.meets and best.point.sla:
         return "Nothing left to try meets the SLA."
     if (best.point.signals.waiting_mean or 0) < 1:
-        return "Nobody waits here, so there is no more load to batch."
+        return "No request waits, so there is no more load to batch."
     if not has_room(best.point):
-        return "KV memory is full at this setting, so more rows would find none."
-    if best.setting.max_num_seqs >= bounds.most_rows:
-        return f"No more than {bounds.most_rows} requests are here at once, so more rows would stay empty."
-    return "What lies beyond was tried and brings no more goodput within the SLA."
+        return "KV memory is full at this setting, so more requests would not fit."
+    if best.setting.max_num_seqs >= bounds.most_slots:
+        return f"At most {bounds.most_slots} requests are in flight, so more slots would stay idle."
+    return "Larger settings were tried and gain no goodput within the SLA."
 
 
 def advice(best: Trial, bounds: Bounds, load: str | None) -> list[str]:
-    """What no setting of these can do; for a person to weigh. `load`: the flag that says how much there is to do; None:
-    none was given."""
+    """Changes beyond the settings that the search varies. load: the setting that bounds the load (`rate`,
+    `concurrency`); None: none is set."""
     ease = f"a lower {load}, or another replica" if load else "another replica"
     told, point = [], best.point
     if short_of_kv(point):
-        told.append("KV memory is the limit: more blocks (--kv-blocks, or a smaller dtype) would lift it.")
+        told.append("KV memory is the limit: more KV blocks (kv_blocks, or a smaller dtype) would raise it.")
     if slow_tokens(point) and stalled(point):
-        told.append("Prompts stall outputs even so: prefill and decode on separate devices would part them.")
+        told.append(
+            "Prompts stall decodes at this setting too: disaggregate puts prefill and decode on separate devices."
+        )
     if point.validity is not None and point.validity.verdict == "overloaded":
-        told.append(f"Requests arrive faster than they leave under every setting tried: {ease}.")
+        told.append(f"Requests arrive faster than they complete at every setting tried: {ease}.")
     elif late_first_token(point) and (point.signals.waiting_mean or 0) >= 1:
         told.append(f"{_awaited(point)}: {ease}.")
-    if best.setting.max_num_seqs == bounds.most_rows and (point.signals.waiting_mean or 0) >= 1 and best.meets:
-        told.append(f"The search ends at {bounds.most_rows} rows; requests still wait there.")
+    if best.setting.max_num_seqs == bounds.most_slots and (point.signals.waiting_mean or 0) >= 1 and best.meets:
+        told.append(f"The search ends at max_num_seqs {bounds.most_slots}; requests still wait there.")
     return told
 
 
 def _awaited(point: Point) -> str:
     blocked = point.signals.blocked
-    no_seat, no_tokens = blocked.get("rows", 0.0), blocked.get("tokens", 0.0)
-    if no_seat > no_tokens:
-        often = share(no_seat)
-        return f"First tokens wait for a seat in {often} of the steps, and no number of seats tried meets the SLA"
-    return "First tokens wait for the prompts before them to be computed, rather than for a seat"
+    no_slot, no_tokens = blocked.get("rows", 0.0), blocked.get("tokens", 0.0)
+    if no_slot > no_tokens:
+        often = share(no_slot)
+        return f"First tokens wait for a slot in {often} of the steps, and no max_num_seqs tried meets the SLA"
+    return "First tokens wait for the prefill of earlier prompts, and not for a slot"
 
 
 def long_prompt_tokens(prompt_tokens: Sequence[int]) -> int | None:

@@ -1,8 +1,8 @@
-"""The same setting in other words: a cbbench.toml fragment, and the flags of vLLM and SGLang that mean the same.
+"""A setting as a cbbench.toml and as the equivalent flags of vLLM and SGLang.
 
-vLLM: docs.vllm.ai, `vllm serve`; SGLang: docs.sglang.ai, server arguments. vLLM cuts a prompt's share of a step at
---long-prefill-token-threshold as --max-prompt-chunk does (v1/core/sched/scheduler.py). Neither puts the shortest prompt
-first.
+vLLM: docs.vllm.ai, `vllm serve`; SGLang: docs.sglang.ai, server arguments. vLLM's long-prefill-token-threshold limits
+the tokens of one prompt in a step as max_prompt_chunk does (v1/core/sched/scheduler.py). Neither has the order
+shortest-prompt.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def toml_of(settings: Mapping[str, Any], comment: str) -> str:
 
 
 def vllm_flags(settings: Mapping[str, Value]) -> tuple[str, list[str]]:
-    """(flags, what has none)."""
+    """(flags, settings without a flag)."""
     flags = [f"{VLLM[name]} {value}" for name, value in settings.items() if name in VLLM]
     flags += [_switch("enable-prefix-caching", settings["prefix_caching"])] if "prefix_caching" in settings else []
     flags += [_switch("enable-chunked-prefill", settings["chunked_prefill"])] if "chunked_prefill" in settings else []
@@ -46,7 +46,7 @@ def vllm_flags(settings: Mapping[str, Value]) -> tuple[str, list[str]]:
 
 
 def sglang_flags(settings: Mapping[str, Value]) -> tuple[str, list[str]]:
-    """(flags, what has none). A pool counts tokens there, not blocks."""
+    """(flags, settings without a flag). SGLang sizes its KV pool in tokens, not blocks."""
     flags = [f"{SGLANG[name]} {value}" for name, value in settings.items() if name in SGLANG]
     if "kv_blocks" in settings and "block_size" in settings:
         flags.append(f"--max-total-tokens {int(settings['kv_blocks']) * int(settings['block_size'])}")
@@ -63,5 +63,5 @@ def _without(settings: Mapping[str, Value], known: set[str]) -> list[str]:
 
 
 def _toml(value: Any) -> str:
-    """TOML writes these as JSON does."""
+    """These values are written in TOML as in JSON."""
     return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)

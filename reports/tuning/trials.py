@@ -13,10 +13,10 @@ from reports.recommend import kept_up
 from reports.schema import SlaResult
 from reports.sweep_schema import Point
 
-STALLED = 1.5  # P99 TPOT over P50: above it some tokens wait for others' prompts
-GAIN = 1.02  # what a larger setting must bring in goodput to be worth it
-MOST = 0.5  # of an answer's time: the part that takes as much is the one to make shorter
-ROOM = 0.9  # KV usage at its peak under which more rows find memory
+STALLED = 1.5  # P99 TPOT over P50: above it prompts of other requests stall decodes
+GAIN = 1.02  # goodput that a larger setting must gain
+MOST = 0.5  # share of E2EL from which decode is the part to shorten
+ROOM = 0.9  # peak KV usage below which more requests fit
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -31,12 +31,12 @@ class Setting(msgspec.Struct, frozen=True):
     ageing: float | None = None  # of that order
 
     def label(self) -> str:
-        words = [f"{self.max_num_seqs} rows"]
-        words += [f"{self.max_num_batched_tokens} tokens a step"] if self.max_num_batched_tokens else []
+        words = [f"max_num_seqs {self.max_num_seqs}"]
+        words += [f"max_num_batched_tokens {self.max_num_batched_tokens}"] if self.max_num_batched_tokens else []
         return ", ".join([*words, *self.others()])
 
     def others(self) -> list[str]:
-        """What it says beside rows and tokens."""
+        """The settings other than max_num_seqs and max_num_batched_tokens."""
         words = [f"admission {self.admission}"] if self.admission else []
         words += [f"prompt chunk {self.max_prompt_chunk}"] if self.max_prompt_chunk else []
         words += [f"order {self.order}, ageing {self.ageing:g}"] if self.order and self.ageing else []
@@ -51,16 +51,16 @@ class Trial(msgspec.Struct, frozen=True):
     @property
     def meets(self) -> bool:
         """By point estimate."""
-        return self.says and all(one.verdict != "fail" and one.value is not None for one in self.point.sla)
+        return self.valid and all(one.verdict != "fail" and one.value is not None for one in self.point.sla)
 
     @property
     def unmeasured(self) -> SlaResult | None:
-        """A bound on something that the run could not show; no setting can be held to it."""
+        """An SLA on a metric that the run did not measure, so that no setting can meet or miss it."""
         return next((one for one in self.point.sla if one.unmeasured), None)
 
     @property
     def verdict(self) -> Literal["proven", "unproven", "missed", "untold"]:
-        """Unproven: met by point estimate, with too few requests to be sure. Untold: a bound was not measured."""
+        """unproven: met by point estimate, with too few requests to prove it. untold: an SLA was not measured."""
         if self.unmeasured is not None:
             return "untold"
         if not self.meets:
@@ -69,13 +69,13 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def needed(self) -> int | None:
-        """Requests that it takes at the least to settle every bound; None where more would settle nothing."""
+        """Requests needed at least for a verdict on every SLA; None where more requests would not give one."""
         return max((one.needed for one in self.point.sla if one.verdict == "inconclusive" and one.needed), default=None)
 
     @property
-    def says(self) -> bool:
-        """Whether its latencies are the setting's: an overloaded run measures only how long it was, unless all that is
-        bound is a part of the load that kept up."""
+    def valid(self) -> bool:
+        """Whether its latencies describe the setting. Those of an overloaded run depend on its length, unless every SLA
+        applies to a part of the load that kept up."""
         validity = self.point.validity
         if validity is not None and validity.verdict == "overloaded":
             return kept_up(self.point)
@@ -83,17 +83,17 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def goodput_per_s(self) -> float:
-        """Requests per second within the SLA; all that complete where no bound is on a request's own latency."""
+        """Requests per second within the SLA; all that complete where no SLA bounds a latency of single requests."""
         point = self.point
         return (point.goodput_per_s if point.goodput_per_s is not None else point.request_per_s) or 0.0
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
-    """Those within the SLA first; among them the largest goodput, and of those within 2 % of it the fewest rows. Where
-    none is, of those that kept up with the load the one whose worst miss is the smallest, to search on from."""
+    """Of the trials within the SLA the one with the fewest slots whose goodput is within 2 % of the largest. Where none
+    is within it, of those that kept up with the load the one whose worst miss is the smallest, to continue from."""
     ran = [one for one in trials if one.point.error is None]
     if not (fit := [one for one in ran if one.meets]):
-        return min(ran, key=lambda one: (not one.says, excess(one)))
+        return min(ran, key=lambda one: (not one.valid, excess(one)))
     most = max(one.goodput_per_s for one in fit)
     return min(
         (one for one in fit if one.goodput_per_s * GAIN >= most),
@@ -102,21 +102,21 @@ def best_of(trials: Sequence[Trial]) -> Trial:
 
 
 def outcome_of(trials: Sequence[Trial]) -> Trial:
-    """The best; where none is within the SLA, of those that kept up with the load the one that misses the fewest
-    bounds, then whose worst miss is the smallest, then the largest goodput."""
+    """The best trial. Where none is within the SLA, of those that kept up with the load the one that misses the fewest
+    SLAs, then has the smallest worst miss, then the largest goodput."""
     if (best := best_of(trials)).meets:
         return best
     ran = [one for one in trials if one.point.error is None]
-    return min(ran, key=lambda one: (not one.says, len(misses(one)), excess(one), -one.goodput_per_s))
+    return min(ran, key=lambda one: (not one.valid, len(misses(one)), excess(one), -one.goodput_per_s))
 
 
 def excess(trial: Trial) -> float:
-    """How far the worst bound is missed, as a factor; without end where one was not measured."""
+    """How far the worst SLA is missed, as a factor; infinite where one was not measured."""
     return max(map(_times_off, misses(trial)), default=1.0)
 
 
 def misses(trial: Trial) -> list[SlaResult]:
-    """The bounds that are missed, or were not measured."""
+    """The SLAs that are missed or were not measured."""
     return [one for one in trial.point.sla if one.verdict == "fail" or one.value is None]
 
 
@@ -130,25 +130,25 @@ def missed(point: Point, *names: str) -> SlaResult | None:
 
 
 def slow_tokens(point: Point) -> SlaResult | None:
-    """The bound that is missed because tokens come too slowly: one on TPOT, or on E2EL where most of it is decode."""
+    """The SLA missed by slow decodes: one on TPOT or ITL, or on E2EL where most of it is decode."""
     answer = missed(point, "e2el")
     return missed(point, "tpot", "itl") or (answer if decode_share(point) >= MOST else None)
 
 
 def late_first_token(point: Point) -> SlaResult | None:
-    """The bound that is missed because of the wait before the first token: one on TTFT, or on E2EL where most of it is
-    that wait."""
+    """The SLA missed by a late first token: one on TTFT, or on E2EL where most of it is the time before the first
+    token."""
     answer = missed(point, "e2el")
     return missed(point, "ttft") or (answer if decode_share(point) < MOST else None)
 
 
 def decode_share(point: Point) -> float:
-    """Of the slowest answers' time, what came after the first token. E2EL is TTFT + (tokens - 1) TPOT."""
+    """Share of E2EL after the first token, in the slowest requests. E2EL is TTFT + (tokens - 1) TPOT."""
     return sum(share for part, share in point.slow_e2el.items() if part == "decode")
 
 
 def stalled(point: Point) -> float | None:
-    """P99 TPOT over its median, if that is much."""
+    """P99 TPOT over its median, if it is STALLED or more."""
     times = (point.p99_tpot_ms or 0.0) / point.p50_tpot_ms if point.p50_tpot_ms else 0.0
     return times if times >= STALLED else None
 
@@ -163,7 +163,7 @@ def has_room(point: Point) -> bool:
 
 
 def signals_of(point: Point) -> str:
-    """The three that decisions rest on."""
+    """The three signals that decisions rest on, as text."""
     tpot = next((one for one in point.sla if "tpot" in one.metric and one.scope is None), None)
     bound = "" if tpot is None else f" of {tpot.bound:g}"
     p99 = "not measured" if point.p99_tpot_ms is None else f"{milliseconds(point.p99_tpot_ms)}{bound} ms"

@@ -1,4 +1,4 @@
-"""tune.json: what was tried, why, and what came of it."""
+"""tune.json: what was tried, why, and the outcome."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TuneFile(msgspec.Struct, frozen=True, kw_only=True):
     workload_sha256: str
     sla: tuple[str, ...]
     stages: tuple[Stage, ...]
-    note: str | None = None  # what the load cannot show
+    note: str | None = None  # what the load does not show
     settings: dict[str, Value]  # the outcome, by field name
     toml: str
     vllm: str
@@ -54,12 +54,12 @@ class TuneFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def confirmed(self) -> bool:
-        """Whether the outcome was measured, not predicted."""
+        """Whether the outcome was measured and not predicted."""
         return self.stages[-1].prediction is None
 
 
 def outcome(stages: tuple[Stage, ...], *, given: Mapping[str, Any], sha256: str, note: str | None) -> TuneFile:
-    """given: every setting that somebody chose, by field name; with the outcome they are the whole of a run."""
+    """given: every setting that was set, by field name; with the outcome they describe a whole run."""
     best = stages[-1].best
     chosen: dict[str, Value | None] = {
         "max_num_seqs": best.setting.max_num_seqs,
@@ -75,9 +75,9 @@ def outcome(stages: tuple[Stage, ...], *, given: Mapping[str, Any], sha256: str,
     how = stages[-1].prediction or f"measured on the {stages[-1].engine} engine"
     verdict = {
         "proven": "meets",
-        "unproven": "meets, by too few requests to be sure,",
+        "unproven": "meets, with too few requests to prove it,",
         "missed": "misses",
-        "untold": "could not be held to all of",
+        "untold": "is inconclusive about",
     }[best.verdict]
     within = " within it" if best.unmeasured is None else ""
     comment = f"cbbench tune: {verdict} {', '.join(sla)}; {best.goodput_per_s:,.4g} requests/s{within}\n{how}"

@@ -39,7 +39,7 @@ Call = Callable[..., Outcome]
         (["--tenants", "a:weigth=3;b"], ["--tenants", "weigth"]),
         (["--on-kv-pressure", "forget"], ["--on-kv-pressure", "swap"]),
         (["--sla", "p99_ttft_ms=5"], ["--sla"]),
-        (["--sla", "mlperf:llama2-70b-server"], ["--sla", "cbbench gate RUN --sla mlperf:llama2-70b-server"]),
+        (["--sla", "mlperf:llama2-70b-server"], ["--sla", "cbbench gate RUN"]),
         (["-o", "x" * 300], ["File name too long"]),
         (["--config", "none.toml"], ["none.toml"]),
         (["--speed", "9"], ["--speed"]),

@@ -58,7 +58,7 @@ def test_a_sweep_over_two_against_one_and_over_the_prefill_instance(cbbench: Cal
     two = cbbench("sweep", "disaggregate", "--values", "true,false", *ENGINE, *LENGTHS, "-o", "two")
     assert two.code == 0
     said = " ".join(two.out.split())
-    assert "true is predicted on two devices, one for prompts and one for outputs, and false on one." in said
+    assert "true is predicted on two devices, one for prefill and one for decode, and false on one." in said
     assert "give false half of the load" in said
     advice = json.loads(Path("two/sweep.json").read_bytes())["recommendation"]
     assert "But true has two devices, and false one." in advice["reason"]

@@ -82,7 +82,9 @@ def test_what_cannot_be_measured_is_inconclusive_on_every_path(cbbench: Call) ->
     assert cbbench("gate", "one").code == 5
     swept = cbbench("sweep", "max-num-seqs", "--values", "1,4", *work, *bound, "-o", "swept")
     assert swept.code == 5
-    assert "cannot be told: p99_tpot_ms: nothing was measured" in " ".join(swept.out.split())
+    assert "Inconclusive whether a setting meets the SLA: p99_tpot_ms: nothing was measured" in " ".join(
+        swept.out.split()
+    )
     other = ("sweep", "num-requests", "--values", "10,20", *work[:-2], *bound, "-o", "other")
     assert cbbench(*other).code == 5
     tuned = cbbench("tune", *work, *bound, "-o", "tuned")
@@ -113,7 +115,7 @@ def test_inconclusive_outranks_failed_and_every_output_tells_them_apart(
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
     outcome = cbbench("gate", calm, *MIXED, "--junit", "junit.xml", "--github")
     assert outcome.code == 5
-    told = "Failed: p99_ttft_sched_ms <= 0.001. Open: p999_ttft_sched_ms <= 500."
+    told = "Failed: p99_ttft_sched_ms <= 0.001. Inconclusive: p999_ttft_sched_ms <= 500."
     assert outcome.out.splitlines()[0].split() == ["INCONCLUSIVE", "1", "fail,", "1", "inconclusive"]
     assert outcome.out.splitlines()[1].rstrip() == told
     failed, still_open = [line for line in outcome.err.splitlines() if line.startswith("::")]
@@ -130,11 +132,11 @@ def test_inconclusive_outranks_failed_and_every_output_tells_them_apart(
     assert failure not in cbbench("gate", calm, *MIXED[:2], "--json").out
     shutil.copytree(calm, "other")
     of_two = " ".join(cbbench("gate", calm, "other", *MIXED).out.split())
-    assert f"p99_ttft_sched_ms <= 0.001 ({calm}), p99_ttft_sched_ms <= 0.001 (other). Open:" in of_two
+    assert f"p99_ttft_sched_ms <= 0.001 ({calm}), p99_ttft_sched_ms <= 0.001 (other). Inconclusive:" in of_two
 
 
 def test_a_run_tells_what_failed_and_what_is_open(cbbench: Call, simulate: Call) -> None:
-    told = "Failed: p99_ttft_ms<=0.001. Open: p999_ttft_ms<=500."
+    told = "Failed: p99_ttft_ms<=0.001. Inconclusive: p999_ttft_ms<=500."
     run = simulate("both", "--rate", 4, "--num-requests", 50, *MIXED)
     assert run.code == 5
     assert told in " ".join(run.out.split()).split("output tok/s")[0]
@@ -249,7 +251,7 @@ def test_a_failure_in_junit_carries_the_change_and_all_of_its_reason(cbbench: Ca
     message = str(failure.get("message"))
     assert message.startswith("+")
     assert " %" in message.split(": ")[0]
-    assert message.endswith("; the work was different)")
+    assert message.endswith("; the workloads differ)")
     words = " ".join(outcome.out.split())
     assert "60 requests, seed 0 (" in words, "what told the two workloads apart"
     assert "80 requests, seed 0 (" in words
@@ -325,7 +327,7 @@ def test_other_work_is_refused_or_said(cbbench: Call, simulate: Call, twins: tup
     assert "seed 0" in outcome.error_line
     allowed = cbbench("gate", "other", "--baseline", "old", "--allow-different", "--json")
     result = json.loads(allowed.out)
-    assert all("the work was different" in one["context"] for one in result["checks"] if one["metric"].endswith("_ms"))
+    assert all("the workloads differ" in one["context"] for one in result["checks"] if one["metric"].endswith("_ms"))
     assert any("did other work" in note for note in result["notes"])
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from engines.base import RunRecord
 from engines.ledger import LEDGER, StepArray, check_identities
 from engines.request_table import RequestRow, RequestTable, Stint
+from reports.counted_values import CountedValues, FloatArray
 from reports.schema import Criteria, EngineInfo, PacingInfo, RunFile, WorkloadInfo
 
 MS = 1_000_000
@@ -169,3 +170,8 @@ def bus_stop(lengths: Sequence[int] = (10, 50, 200), *, mode: str = "padded") ->
     dead = [slots - count if mode == "padded" else 0 for count in active]
     made = sorted((seated(i, i, 1, length) for i, length in enumerate(lengths)), key=lambda one: one[0].end)
     return record(made, event_unit="step", steps=ledger(active, dead, slots))
+
+
+def all_values(counted: CountedValues) -> FloatArray:
+    """Each value as often as it occurs, ascending."""
+    return np.repeat(counted.values, counted.counts)

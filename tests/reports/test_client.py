@@ -40,7 +40,7 @@ def _times() -> RequestTimes:
         ({"send_lag_p99_ms": 2.5}, "sent late: P99 2.5 ms, limit 2.0 ms"),  # 5 % of a TTFT of 40 ms
         ({"stamps": "read", "read_lag_p99_ms": None, "loop_lag_p99_ms": 500.0}, "read late: P99 500.0 ms"),
         ({"cpu_share": 0.95}, "95% of its core"),
-        ({"achieved_over_asked_rate": 0.9}, "0.900 of the rate"),
+        ({"achieved_over_asked_rate": 0.9}, "0.900 of the offered rate"),
         ({"read_lag_p99_ms": 500.0, "coalesced_event_share": 0.4}, "40% of the token events were read together"),
     ],
 )

@@ -19,7 +19,7 @@ from reports import events
 from reports.counted_values import CountedValues
 from reports.events import Events
 from reports.quantiles import counted_distribution, quantile, quantile_interval
-from tests.reports.factory import MS, ledger, record, row
+from tests.reports.factory import MS, all_values, ledger, record, row
 
 VALUES = st.lists(st.integers(0, 40).map(float), min_size=1, max_size=200)
 
@@ -28,7 +28,7 @@ VALUES = st.lists(st.integers(0, 40).map(float), min_size=1, max_size=200)
 def test_a_percentile_of_counted_values_is_numpys(values: list[float], p: float) -> None:
     tally = CountedValues.of(np.array(values), np.ones(len(values), np.int64))
     assert quantile(tally, p) == pytest.approx(float(np.percentile(values, 100 * p)), rel=1e-12, abs=1e-12)
-    assert tally.spelled_out().tolist() == sorted(values)
+    assert all_values(tally).tolist() == sorted(values)
     assert [tally[rank] for rank in range(-len(values), len(values))] == 2 * sorted(values)
 
 
@@ -39,7 +39,7 @@ def test_moments_and_counts_of_counted_values(values: list[float], bound: int) -
     assert tally.std() == pytest.approx(np.std(values), abs=1e-9)
     assert tally.above(bound) == sum(value > bound for value in values)
     assert len(tally.with_infinite(3)) == len(values) + 3
-    assert tally.with_infinite(3).finite().spelled_out().tolist() == sorted(values)
+    assert all_values(tally.with_infinite(3).finite()).tolist() == sorted(values)
 
 
 def test_an_interval_of_counted_values_is_that_of_the_sorted_ones() -> None:
@@ -88,7 +88,7 @@ def test_counted_gaps_are_those_between_the_events(made: RunRecord) -> None:
             own = event_ns[one.events_at : one.events_at + one.events].tolist()
             wanted += [(after - before) / 1e6 for before, after in pairwise(own)]
             ended_ns += own[1:]
-        assert found.gaps_ms(completed).spelled_out().tolist() == sorted(wanted)
+        assert all_values(found.gaps_ms(completed)).tolist() == sorted(wanted)
         in_time = np.array(wanted)[np.argsort(ended_ns, kind="stable")] if wanted else np.empty(0)
         assert sorted(found.gaps_in_time_ms(completed, 10**6)) == sorted(in_time)
         begin, end = 95 * MS, 205 * MS

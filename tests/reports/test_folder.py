@@ -263,7 +263,7 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_bad_sla_is_found_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="unknown metric"):
+    with pytest.raises(CbbenchError, match="unknown metric"):
         RunWriter(tmp_path / "run", header(sla=["speed>=1"]))
     assert not (tmp_path / "run").exists()
 

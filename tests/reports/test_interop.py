@@ -13,6 +13,7 @@ import pytest
 
 from reports.folder import RunWriter
 from reports.interop import as_vllm_json, read_any, read_results
+from reports.sla import parse_all
 from reports.stored_runs import Judgement, StoredRun
 from reports.summary_schema import Summary
 from tests.reports.factory import bus_stop, header, record, row
@@ -43,7 +44,7 @@ VLLM_KEYS = [
 
 
 def read(name: str | Path, *sla: str) -> StoredRun:
-    (one,) = read_results(DATA / name, Judgement(sla or None))
+    (one,) = read_results(DATA / name, Judgement(parse_all(sla) or None))
     return one
 
 
@@ -137,16 +138,16 @@ def test_sglangs_summary_does_not_say_how_many_failed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("nothing", "no result"),
+        ("nothing", "not a result"),
         ("[1, 2]", "not an object"),
         ('{"p99_ttft_ms": 5.0}', "none of their keys"),
         (json.dumps(DETAILED | {"ttfts": [0.1]}), "differ in length"),
-        (json.dumps(DETAILED | {"itls": [1, 2, 3]}), "not in a form that is read"),
-        (json.dumps(DETAILED | {"ttfts": None}), "not in a form that is read"),
+        (json.dumps(DETAILED | {"itls": [1, 2, 3]}), "unknown form of a result"),
+        (json.dumps(DETAILED | {"ttfts": None}), "unknown form of a result"),
         (changed("ttfts", -1.0), "request 0: its first token came 1 s before it was sent"),
         (changed("ttfts", 1e15), "request 0: a time beyond"),
-        (changed("ttfts", math.inf), "not in a form that is read"),
-        (changed("ttfts", math.nan), "not in a form that is read"),
+        (changed("ttfts", math.inf), "unknown form of a result"),
+        (changed("ttfts", math.nan), "unknown form of a result"),
         (changed("itls", [-0.5]), "request 0: a gap between its tokens is below 0"),
         (changed("output_lens", -4), "request 0: -4 output tokens"),
         (changed("output_lens", 4.5), "request 0: 4.5 output tokens"),
@@ -198,7 +199,7 @@ def test_guidellms_own_numbers_come_out_of_its_requests() -> None:
 
 
 def test_each_of_guidellms_loads_is_a_result() -> None:
-    two, four = read_results(DATA / "guidellm-0.8.1-failures.json", Judgement(("p99_itl_ms<=1000",)))
+    two, four = read_results(DATA / "guidellm-0.8.1-failures.json", Judgement(parse_all(["p99_itl_ms<=1000"])))
     assert two.name.endswith("1: 2 at once")
     assert four.run.workload.pacing.concurrency == 4
     for one in (two, four):

@@ -9,6 +9,7 @@ from reports.metrics import LATENCIES, request_times
 from reports.percentiles import MOST, STORED, Percentiles, parse_percentiles, percentiles
 from reports.summary import completed_run
 from tests.reports.factory import header, record, row
+from workloads.errors import CbbenchError
 
 
 def requests() -> object:
@@ -67,5 +68,5 @@ def test_they_are_read_in_order_and_once() -> None:
     "text", ["", "p50", "0", "100", "-1", "nan", "inf", "50,,90", ",".join(map(str, range(1, MOST + 2)))]
 )
 def test_what_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"want numbers between 0 and 100|room for"):
+    with pytest.raises(CbbenchError, match=r"must be numbers between 0 and 100|at most 8 fit"):
         parse_percentiles(text)

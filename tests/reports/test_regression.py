@@ -22,6 +22,7 @@ from reports.schema import PacingInfo, Validity
 from reports.stored_runs import StoredRun
 from reports.summary import completed_run
 from tests.reports.factory import bus_stop, header, record, row
+from workloads.errors import CbbenchError
 
 TPOT = Budget("mean_tpot_ms", 0.03)
 RATE = Budget("output_token_per_s", 0.03)
@@ -102,9 +103,9 @@ def test_short_names_and_full_ones() -> None:
      ("tpt=3%", "tpot"), ("p77_ttft_ms=3%", "p99_ttft_ms"), ("attainment=3%", "unknown")],
 )  # fmt: skip
 def test_bad_budgets(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(CbbenchError, match=said):
         parse_budgets([text])
-    with pytest.raises(ValueError, match="two budgets"):
+    with pytest.raises(CbbenchError, match="two budgets"):
         parse_budgets(["tpot=3%", "mean_tpot_ms=4%"])
 
 
@@ -249,7 +250,7 @@ def test_repetitions_are_one_scenario_and_other_settings_another() -> None:
         "a shared baseline is one draw"
     )
     assert [len(one.pairs) for one in scenarios(match_baselines([a, b], [a, a]))] == [1, 1]
-    with pytest.raises(ValueError, match="3 runs and 2 baselines"):
+    with pytest.raises(CbbenchError, match="3 runs and 2 baselines"):
         match_baselines([a, b, c], [a, b])
 
 

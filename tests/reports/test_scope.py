@@ -19,6 +19,7 @@ from reports.tuning.moves import Bounds
 from reports.tuning.search import decide
 from reports.tuning.trials import Setting, Trial
 from tests.reports.factory import header, record, row
+from workloads.errors import CbbenchError
 
 
 def crowd(
@@ -68,9 +69,9 @@ def test_brackets_say_whom_it_is_on(expr: str, scope: Scope | None) -> None:
 @pytest.mark.parametrize(
     ("expr", "says"),
     [
-        ("p99_ttft_ms[quiet]<=500", r"\[quiet\] is no part of a load; want \[tenant=NAME\], \[priority=N\], "),
-        ("p99_ttft_ms[tenant=]<=500", r"want \[tenant=NAME\]"),
-        ("p99_ttft_ms[tenant<=a]<=500", r"want \[tenant=NAME\]"),
+        ("p99_ttft_ms[quiet]<=500", r"\[quiet\] is not a part of a load; write \[tenant=NAME\], \[priority=N\], "),
+        ("p99_ttft_ms[tenant=]<=500", r"write \[tenant=NAME\]"),
+        ("p99_ttft_ms[tenant<=a]<=500", r"write \[tenant=NAME\]"),
         ("p99_ttft_ms[priority=high]<=500", r"\[priority=N\]"),
         ("p99_ttft_ms[stage=last]<=500", r"or \[stage=N\]"),
         ("p99_ttft_ms[stage<=2]<=500", r"or \[stage=N\]"),
@@ -81,14 +82,14 @@ def test_brackets_say_whom_it_is_on(expr: str, scope: Scope | None) -> None:
     ],
 )
 def test_a_bad_part_says_what_is_right(expr: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(CbbenchError, match=says):
         parse_sla(expr)
 
 
 def test_attainment_of_a_part_needs_a_latency_that_binds_it() -> None:
     parse_all(["attainment[tenant=a]>=0.9", "p99_ttft_ms[tenant=a]<=5"])
     parse_all(["attainment[tenant=a]>=0.9", "p99_ttft_ms<=5"])
-    with pytest.raises(ValueError, match=r"needs a latency SLA beside it, e.g. \"p99_ttft_ms\[tenant=a\]<=500\""):
+    with pytest.raises(CbbenchError, match=r"needs a latency SLA as well, e.g. \"p99_ttft_ms\[tenant=a\]<=500\""):
         parse_all(["attainment[tenant=a]>=0.9", "p99_ttft_ms[tenant=b]<=5"])
 
 
@@ -165,7 +166,7 @@ def test_who_is_not_there_is_said_with_those_who_are() -> None:
     made = crowd(quiet=2, noisy=2)
     assert Scope("tenant", "quite").missing_in(made, None) == "no such tenant; there are noisy, quiet"
     assert Scope("priority", "7").missing_in(made, None) == "no such priority; there are 0, 1"
-    assert Scope("prompt", "99").missing_in(made, None) == "no prompt is as short; the shortest has 100 tokens"
+    assert Scope("prompt", "99").missing_in(made, None) == "the shortest prompt has 100 tokens"
     assert Scope("tenant", "quiet").missing_in(made, None) is None
     many = record([row(i, [1.0], tenant=f"t{i:02}") for i in range(15)])
     assert str(Scope("tenant", "x").missing_in(many, None)).endswith("t10, t11 and 3 more")
@@ -208,7 +209,7 @@ def test_tune_says_whose_bound_is_missed() -> None:
     )
     signals = Signals(waiting_mean=5.0, device_busy=0.5, kv_usage_peak=0.3, preemptions=0)
     tried = Trial(Setting(32, 2048), Point(values=(32, 2048), folder="", sla=(miss,), signals=signals))
-    words = decide([tried], Bounds(most_rows=64, most_tokens=4096)).words
+    words = decide([tried], Bounds(most_slots=64, most_tokens=4096)).words
     assert words.startswith("P99 TTFT of tenant quiet is 900 of 500 ms")
 
 
@@ -262,9 +263,7 @@ def test_a_stage_that_is_not_there_is_told_with_those_that_are() -> None:
     assert (
         Scope("stage", "then").missing_in(made, stages) == "no request was due in stage then (20), which begins at 60 s"
     )
-    assert str(Scope("stage", "1").missing_in(made, None)).startswith(
-        "the rate has no stages; it would with --rate '2 for"
-    )
+    assert str(Scope("stage", "1").missing_in(made, None)).startswith("the rate has no stages; write `rate` as '2 for")
 
 
 def test_times_of_a_part_keep_their_rows() -> None:

@@ -15,8 +15,8 @@ from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide, 
 from reports.tuning.server_flags import sglang_flags, toml_of, vllm_flags
 from reports.tuning.trials import Setting, Trial, best_of, outcome_of
 
-BOUNDS = Bounds(most_rows=256, most_tokens=8192, bucket_edge_tokens=1024)
-LONG = Bounds(most_rows=32, most_tokens=8192, long_prompt_tokens=9000)
+BOUNDS = Bounds(most_slots=256, most_tokens=8192, bucket_edge_tokens=1024)
+LONG = Bounds(most_slots=32, most_tokens=8192, long_prompt_tokens=9000)
 
 
 def judged(metric: str, value: float, bound: float) -> SlaResult:
@@ -56,22 +56,22 @@ def first(one: Trial, *others: Trial, bounds: Bounds = BOUNDS) -> Decision:
     return decide([one, *others], bounds)
 
 
-def test_room_and_a_queue_raise_concurrency() -> None:
+def test_room_and_a_queue_raise_max_num_seqs() -> None:
     decision = first(trial(32, device_busy=0.43, kv_usage_peak=0.12, tpot=21))
     assert (decision.rule, decision.to) == ("more-rows", Setting(64, 2048))
     why = "The device is 43% busy, 5.0 requests wait and KV has room"
-    assert decision.words == f"{why}: raise concurrency, 32 → 64 rows."
+    assert decision.words == f"{why}: raise max_num_seqs, 32 → 64."
     assert decision.signals == "device busy 43%, KV peak 12%, P99 TPOT 21 of 50 ms"
 
 
-def test_more_rows_take_a_budget_that_gives_each_a_token() -> None:
+def test_more_slots_take_a_budget_that_gives_each_a_token() -> None:
     assert first(trial(512, 512), bounds=Bounds(4096, 8192)).to == Setting(1024, 1024)
 
 
-def test_slow_tokens_bring_the_rows_back() -> None:
+def test_slow_tokens_lower_max_num_seqs() -> None:
     decision = first(trial(64, tpot=61))
     assert (decision.rule, decision.to) == ("fewer-rows", Setting(32, 2048))
-    assert decision.words == "P99 TPOT is 61 of 50 ms: come back, 64 → 32 rows."
+    assert decision.words == "P99 TPOT is 61 of 50 ms: lower max_num_seqs, 64 → 32."
 
 
 def test_tokens_that_wait_for_prompts_want_smaller_chunks_then_buckets() -> None:
@@ -91,8 +91,8 @@ def test_long_prompts_that_stall_answers_get_a_share_of_the_step_and_then_half_o
     decision = first(slow, tried, bounds=LONG)
     assert (decision.rule, decision.to) == ("prompt-chunk", Setting(32, 2048, max_prompt_chunk=256))
     assert decision.words == (
-        "P99 TPOT is 61 of 50 ms, 3.0 times its median, so prompts stall running outputs, one in 100 of 9,000 tokens "
-        "or more: no more than 256 tokens of one prompt a step."
+        "P99 TPOT is 61 of 50 ms, 3.0 times its median, so prompts stall decodes, 1 in 100 of 9,000 tokens or more: "
+        "max_prompt_chunk 256 tokens a step."
     )
     shared = with_setting(trial(32, 2048, tpot=55, median_tpot=20), max_prompt_chunk=256)
     smaller = with_setting(trial(32, 1024, tpot=56), max_prompt_chunk=256)
@@ -120,8 +120,8 @@ def test_short_prompts_behind_long_ones_go_first_or_beside_them(slow_ttft: dict[
     shortest = next(one for one in decisions if one.rule == "shortest-first")
     assert shortest.to == Setting(32, 2048, order="shortest-prompt", ageing=300.0)
     assert shortest.words == (
-        "P99 TTFT is 900 of 500 ms, and short prompts stand behind long ones, one in 100 of 9,000 tokens or more: the "
-        "shortest prompt first, with ageing, so that such a one is passed for 30 s at most."
+        "P99 TTFT is 900 of 500 ms, and short prompts wait behind long ones, 1 in 100 of 9,000 tokens or more: the "
+        "shortest prompt first, with ageing, so that a long prompt is passed for 30 s at most."
     )
 
 
@@ -145,14 +145,14 @@ def test_long_prompts_are_let_alone_where_nothing_speaks_for_it(changes: dict[st
     assert not found & never
 
 
-def test_nobody_goes_first_where_nobody_waits() -> None:
+def test_the_order_stays_where_no_request_waits() -> None:
     trials = [trial(32, ttft=900, waiting_mean=0.2, blocked={"rows": 0.001})]
     while (decision := decide(trials, LONG)).to is not None:
         assert decision.rule != "shortest-first"
         trials.append(Trial(decision.to, trials[0].point))
 
 
-def test_lost_memory_asks_for_another_admission_then_for_fewer_rows() -> None:
+def test_lost_memory_asks_for_another_admission_then_for_fewer_slots() -> None:
     short = trial(32, preemptions=40, kv_usage_peak=1.0)
     decision = first(short)
     assert (decision.rule, decision.to) == ("admission", Setting(32, 2048, "peak"))
@@ -161,7 +161,7 @@ def test_lost_memory_asks_for_another_admission_then_for_fewer_rows() -> None:
     assert (decision.rule, decision.to) == ("fewer-rows", Setting(16, 2048))
 
 
-def test_late_first_tokens_with_a_queue_want_rows_and_without_one_bigger_chunks() -> None:
+def test_late_first_tokens_with_a_queue_want_slots_and_without_one_bigger_chunks() -> None:
     assert first(trial(32, ttft=900)).to == Setting(64, 2048)
     assert first(trial(32, ttft=900, waiting_mean=0.2)).to == Setting(32, 4096)
 
@@ -178,8 +178,8 @@ def test_a_late_answer_is_mended_where_most_of_its_time_goes() -> None:
     decision = first(answers(decode=0.9))
     assert (decision.rule, decision.to) == ("smaller-chunk", Setting(32, 1024))
     assert decision.words == (
-        "P99 E2EL is 9,000 of 6000 ms, 90% of it decode, P99 TPOT is 3.0 times its median, so prompts stall running "
-        "outputs: a smaller chunk, 2048 → 1024."
+        "P99 E2EL is 9,000 of 6000 ms, 90% of it decode, P99 TPOT is 3.0 times its median, so prompts stall "
+        "decodes: lower max_num_batched_tokens, 2048 → 1024."
     )
     decision = first(answers(decode=0.2))
     assert (decision.rule, decision.to) == ("more-rows", Setting(64, 2048))
@@ -196,24 +196,26 @@ def test_a_late_answer_is_mended_by_its_smaller_part_where_the_larger_one_gives_
 
 
 def test_advice_on_a_late_answer_is_on_its_larger_part() -> None:
-    assert "prefill and decode on separate devices" in " ".join(advice(answers(decode=0.9), BOUNDS, None))
+    assert "disaggregate puts prefill and decode on separate devices" in " ".join(
+        advice(answers(decode=0.9), BOUNDS, None)
+    )
     late = answers(decode=0.2, blocked={"rows": 0.3, "tokens": 0.1})
-    assert "First tokens wait for a seat in 30% of the steps" in " ".join(advice(late, BOUNDS, "--rate"))
+    assert "First tokens wait for a slot in 30% of the steps" in " ".join(advice(late, BOUNDS, "rate"))
 
 
 def test_advice_names_what_first_tokens_wait_for() -> None:
-    """A seat for each of the requests: what they wait for is the step's tokens, and more seats are no question."""
+    """With a slot for each request, requests wait for the token budget, and more slots cannot help."""
     late = trial(64, ttft=900, blocked={"tokens": 0.02})
-    told = " ".join(advice(late, Bounds(most_rows=64, most_tokens=8192), "--rate"))
-    assert "wait for the prompts before them to be computed, rather than for a seat: a lower --rate" in told
+    told = " ".join(advice(late, Bounds(most_slots=64, most_tokens=8192), "rate"))
+    assert "wait for the prefill of earlier prompts, and not for a slot: a lower rate" in told
 
 
 @pytest.mark.parametrize("overloaded", [False, True])
-@pytest.mark.parametrize("load", [None, "--rate", "--concurrency"])
-def test_no_flag_is_advised_that_is_not_set(load: str | None, overloaded: bool) -> None:
+@pytest.mark.parametrize("load", [None, "rate", "concurrency"])
+def test_no_setting_is_advised_that_is_not_set(load: str | None, overloaded: bool) -> None:
     told = " ".join(advice(trial(64, ttft=900, overloaded=overloaded), BOUNDS, load))
     assert "another replica" in told
-    assert [flag for flag in ("--rate", "--concurrency") if flag in told] == ([load] if load else [])
+    assert [name for name in ("rate", "concurrency") if f"a lower {name}" in told] == ([load] if load else [])
 
 
 def test_a_setting_half_way_is_tried_before_the_search_ends() -> None:
@@ -221,19 +223,19 @@ def test_a_setting_half_way_is_tried_before_the_search_ends() -> None:
     assert first(good, too_many).to == Setting(45, 2048)
     near = first(good, too_many, trial(45, tpot=55), trial(38, goodput=12.0))
     assert near.to is None
-    assert near.words == "What lies beyond was tried and brings no more goodput within the SLA."
+    assert near.words == "Larger settings were tried and gain no goodput within the SLA."
 
 
 def test_nobody_waiting_ends_the_search() -> None:
     decision = first(trial(32, waiting_mean=0.3))
     assert decision.to is None
-    assert decision.words.startswith("Nobody waits")
+    assert decision.words.startswith("No request waits")
 
 
-def test_a_search_that_has_a_seat_for_everybody_claims_no_trial_beyond() -> None:
-    decision = first(trial(32), bounds=Bounds(most_rows=24, most_tokens=2048))
+def test_a_search_with_a_slot_for_every_request_claims_no_trial_beyond() -> None:
+    decision = first(trial(32), bounds=Bounds(most_slots=24, most_tokens=2048))
     assert decision.to is None
-    assert decision.words == "No more than 24 requests are here at once, so more rows would stay empty."
+    assert decision.words == "At most 24 requests are in flight, so more slots would stay idle."
 
 
 def test_the_best_meets_the_bounds_before_it_serves_more() -> None:
@@ -241,7 +243,7 @@ def test_the_best_meets_the_bounds_before_it_serves_more() -> None:
     assert best_of([outside, inside]) is inside
 
 
-def test_of_settings_that_serve_alike_the_one_with_fewer_rows_is_best() -> None:
+def test_of_settings_that_serve_alike_the_one_with_fewer_slots_is_best() -> None:
     few, many = trial(16, goodput=10.0), trial(32, goodput=10.1)
     assert best_of([many, few]) is few
 
@@ -264,7 +266,7 @@ def test_where_none_meets_the_bounds_one_that_kept_up_with_the_load_is_nearer_th
     """The percentiles of an overloaded run say how long it was, so it may look nearer than it is."""
     kept_up, swamped = trial(64, ttft=900), trial(32, ttft=600, overloaded=True)
     assert best_of([swamped, kept_up]) is kept_up
-    assert "faster than they leave" not in " ".join(advice(kept_up, BOUNDS, "--rate"))
+    assert "faster than they complete" not in " ".join(advice(kept_up, BOUNDS, "rate"))
 
 
 def test_a_bound_that_was_not_measured_is_not_near() -> None:
@@ -277,12 +279,12 @@ def test_a_bound_that_was_not_measured_is_not_near() -> None:
 
 def test_an_overloaded_run_meets_nothing() -> None:
     assert not trial(overloaded=True).meets
-    assert "faster than they leave" in " ".join(advice(trial(overloaded=True), BOUNDS, "--rate"))
+    assert "faster than they complete" in " ".join(advice(trial(overloaded=True), BOUNDS, "rate"))
 
 
 @given(limit_rows=st.integers(2, 200), start=st.sampled_from([1, 8, 32, 128, 256]))
 @settings(max_examples=60, deadline=None)
-def test_a_search_ends_near_the_best_number_of_rows(limit_rows: int, start: int) -> None:
+def test_a_search_ends_near_the_best_max_num_seqs(limit_rows: int, start: int) -> None:
     """Goodput grows with the rows, and TPOT passes its bound just above limit_rows."""
 
     def engine(setting: Setting) -> Trial:

@@ -214,7 +214,7 @@ def test_hits_of_a_prefix_cache_that_nobody_asked_for_are_noted(names: dict[str,
     metered = Metered(lambda: ok("\n".join(f"{name} {metered.asked * value}" for name, value in names.items())))
     _, scrape = loaded(metered)
     assert scrape.prefix_hit_rate == pytest.approx(0.3)
-    assert "30% of the prompts came from the server's prefix cache" in scrape_notes(scrape)[0]
+    assert "30% of the prompt tokens hit the server's prefix cache" in scrape_notes(scrape)[0]
 
 
 def test_a_page_that_hangs_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
