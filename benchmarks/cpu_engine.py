@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from engines.base import SilentObserver
-from engines.reference.engine import LoadedModel, ReferenceEngine, default_kv_blocks
-from engines.reference.model.weights import load_model
+from engines.reference.engine import ReferenceEngine
+from engines.reference.kv_capacity import default_kv_blocks
+from engines.reference.model.weights import LoadedModel, load_model
 from engines.scheduling.config import SchedulerConfig
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan

@@ -10,7 +10,8 @@ import numpy as np
 from benchmarks.gpu import driving
 from benchmarks.gpu.floor import decode_operators, floor_s
 from benchmarks.gpu.setting import Row, Skip, Task
-from engines.reference.kv_pool import KVPool, free_bytes
+from engines.reference.kv_capacity import free_bytes
+from engines.reference.kv_pool import KVPool
 from engines.reference.model.weights import LoadedModel
 
 CELL_S = 5.0  # what a cell takes at most; it is not begun with less left

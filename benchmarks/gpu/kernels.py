@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.gpu.setting import Row, Task
 from engines.reference import sampling
-from engines.reference.kernels import Kernels, reference, torch_fused
+from engines.reference.kernels import Kernels, oracles
 from engines.reference.kernels.choose import choose_kernels
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.config import SHAPES, ModelConfig
@@ -86,7 +86,7 @@ def attention(bench: Bench, lengths: list[int], counts: list[int]) -> dict[str, 
             layer[int(block), :, :, :filled] = bench.random(2, c.kv_heads, filled, c.head_dim, seed=int(block))
     columns = (tables, np.array(lengths), np.concatenate(([0], np.cumsum(counts))))
     q = bench.random(sum(counts), c.heads, c.head_dim)
-    expected = reference.paged_attention(q.cpu().float(), layer.cpu().float(), *columns)
+    expected = oracles.paged_attention(q.cpu().float(), layer.cpu().float(), *columns)
     attend = bench.kernels.prepare(*columns, layer, lambda array: torch.from_numpy(array).to(bench.device))
     results = [attend(q, layer)]
     if max(counts) == 1 and bench.kernels.captures:  # what a graph holds
@@ -113,13 +113,13 @@ def embed(bench: Bench) -> dict[str, Any]:
     embedding, weight = bench.random(100, bench.config.d_model), bench.random(bench.config.d_model, seed=1).float()
     ids = torch.tensor([3, -1, 99, -3, 0], device=bench.device)
     last_token = torch.tensor([7, 8, 9], device=bench.device)
-    expected = torch_fused.embed(ids.cpu(), last_token.cpu(), embedding.cpu().float(), weight.cpu(), EPS)
+    expected = oracles.embed(ids.cpu(), last_token.cpu(), embedding.cpu().float(), weight.cpu(), EPS)
     return bench.compared(*zip(bench.kernels.embed(ids, last_token, embedding, weight, EPS), expected, strict=True))
 
 
 def rms_norm(bench: Bench) -> dict[str, Any]:
     x, weight = bench.random(ROWS, bench.config.d_model), bench.random(bench.config.d_model, seed=1).float()
-    expected = torch_fused.rms_norm(x.cpu().float(), weight.cpu(), EPS)
+    expected = oracles.rms_norm(x.cpu().float(), weight.cpu(), EPS)
     return bench.compared((bench.kernels.rms_norm(x, weight, EPS), expected))
 
 
@@ -128,14 +128,14 @@ def project_and_norm(bench: Bench) -> dict[str, Any]:
     x, y, weight = bench.random(ROWS, d), bench.random(ROWS, 64, seed=1), bench.random(d, seed=2).float()
     matrix = bench.random(d, 64, seed=3) / 8
     expected_x = x.cpu().float() + y.cpu().float() @ matrix.cpu().float().T
-    expected = torch_fused.rms_norm(expected_x, weight.cpu(), EPS)
+    expected = oracles.rms_norm(expected_x, weight.cpu(), EPS)
     got_x, got = bench.kernels.project_and_norm(Linear(matrix), y, x, weight, EPS)
     return bench.compared((got_x, expected_x), (got, expected))
 
 
 def silu_mul(bench: Bench) -> dict[str, Any]:
     gate_up = 3 * bench.random(ROWS, 2 * bench.config.ffn)
-    expected = torch_fused.silu_mul(gate_up.cpu().float())
+    expected = oracles.silu_mul(gate_up.cpu().float())
     return bench.compared((bench.kernels.silu_mul(gate_up.clone()), expected))
 
 
@@ -151,7 +151,7 @@ def rope_and_write(bench: Bench) -> dict[str, Any]:
     norms = [bench.random(c.head_dim, seed=seed).float() if c.qk_norm else None for seed in (2, 3)]
     expected_qkv, expected_kv = qkv.cpu().float(), pool.layers[0].cpu().float()
     host_norms = [norm if norm is None else norm.cpu() for norm in norms]
-    torch_fused.rope_and_write(expected_qkv, expected_kv, slots.cpu(), cos.cpu(), sin.cpu(), *host_norms, EPS)
+    oracles.rope_and_write(expected_qkv, expected_kv, slots.cpu(), cos.cpu(), sin.cpu(), *host_norms, EPS)
     kernels.rope_and_write(qkv, pool.layers[0], kernels.places(slots, pool), cos, sin, *norms, EPS)
     numbers = bench.compared((qkv[:, : c.heads], expected_qkv[:, : c.heads]), (pool.layers[0], expected_kv))
     spared = [block for block in range(8) if block not in (0, 3, 5)]

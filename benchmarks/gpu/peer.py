@@ -20,7 +20,8 @@ from benchmarks.gpu import driving
 from benchmarks.gpu.setting import Row, Skip, Task
 from benchmarks.gpu.varlen import use_varlen
 from engines.base import SilentObserver
-from engines.reference.engine import ReferenceEngine, default_kv_blocks
+from engines.reference.engine import ReferenceEngine
+from engines.reference.kv_capacity import default_kv_blocks
 from engines.reference.model.config import SHAPES, ModelConfig
 from engines.reference.model.weights import DTYPES, LoadedModel
 from engines.scheduling.config import SchedulerConfig

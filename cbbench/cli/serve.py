@@ -70,7 +70,7 @@ def command(
 
 def _build(config: RunConfig, name: str) -> Server:
     from cbbench.experiment.engine_factories.reference import Reference
-    from engines.serve.reference import reference_server
+    from engines.serve.server import reference_server
 
     reference = Reference(config)
     scheduler = reference.scheduler(config, reference.kv_blocks(config, most=None))

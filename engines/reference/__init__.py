@@ -6,16 +6,16 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from engines.base import EngineError
+from workloads.errors import CbbenchError
 
 if TYPE_CHECKING:
     from engines.reference.model.weights import LoadedModel
 
 
 def require_torch() -> None:
-    """Raise EngineError (exit code 2) where the base install, which has no torch, is asked for this engine."""
+    """Raise CbbenchError (exit code 2) where the base install, which has no torch, is asked for this engine."""
     if find_spec("torch") is None:
-        raise EngineError("the reference engine needs torch: pip install 'cbbench[engine]'")
+        raise CbbenchError(None, "the reference engine needs torch: pip install 'cbbench[engine]'")
 
 
 def load_model(

@@ -13,12 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from engines.reference.seats import Seats
+from engines.reference import sampling
 from engines.scheduling.plan import IntArray, StepPlan, Tables
+from engines.scheduling.request import Request
 
 PADDING_ID = 0  # which token a padding or dead row feeds makes no difference to anybody
 NOBODY = -1
+NOTHING = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Batch:
         return len(self.ids) == len(self.lengths)
 
 
-def flatten(plan: StepPlan, block_size: int, seats: Seats) -> Batch:
+def flatten(plan: StepPlan, block_size: int, seats: SlotTokens) -> Batch:
     """`seats` learns of the step."""
     seats.meet(plan)
     rows = _flat_rows(plan, block_size)
@@ -114,7 +117,7 @@ def _flat_rows(plan: StepPlan, block_size: int) -> _FlatRows:
     return _FlatRows(plan_row, counts, lengths, tables)
 
 
-def _token_ids(plan: StepPlan, last: IntArray, num_tokens: int, seats: Seats) -> IntArray:
+def _token_ids(plan: StepPlan, last: IntArray, num_tokens: int, seats: SlotTokens) -> IntArray:
     """int64[num_tokens]. See Batch.ids."""
     ids = np.full(num_tokens, PADDING_ID, dtype=np.int64)
     by_seat = seats.feed_themselves(plan)
@@ -126,3 +129,39 @@ def _token_ids(plan: StepPlan, last: IntArray, num_tokens: int, seats: Seats) ->
         if start + count > request.prompt_tokens + request.output_tokens:  # the host has not seen it yet
             ids[last[row]] = seats.fed[plan.slots[row]]
     return ids
+
+
+class SlotTokens:
+    def __init__(self, num_seats: int, tokens: IntArray | None = None) -> None:
+        """tokens: [seats] the last one sampled for each, where the host can read it and never runs ahead of it."""
+        # What to feed, or in place of it the seat's name: see Batch.ids.
+        self.fed: IntArray = np.arange(-1, -1 - num_seats, -1) if tokens is None else tokens
+        self._requests: list[Request | None] = [None] * num_seats
+        self._next: IntArray = np.full(num_seats, NOTHING)
+        self._prompt: IntArray = np.zeros(num_seats, dtype=np.int64)  # tokens
+        self._sampling: IntArray = np.zeros((sampling.COLUMNS, num_seats), dtype=np.int64)
+
+    def meet(self, plan: StepPlan) -> None:
+        """See who sits where. Call it before anything else is asked of a step."""
+        slots = plan.slots.tolist()
+        if [self._requests[slot] for slot in slots] == plan.requests:
+            return
+        new = [(slot, one) for slot, one in zip(slots, plan.requests, strict=True) if self._requests[slot] is not one]
+        for slot, request in new:
+            self._requests[slot] = request
+        at = [slot for slot, _ in new]
+        self._next[at] = NOTHING
+        self._prompt[at] = [request.prompt_tokens for _, request in new]
+        self._sampling[:, at] = sampling.columns([request.sampling for _, request in new], [0] * len(new))
+
+    def feed_themselves(self, plan: StepPlan) -> NDArray[np.bool_]:
+        """bool[rows]: all that the row computes is the token that was sampled for its seat last."""
+        themselves: NDArray[np.bool_] = (plan.counts == 1) & (self._next[plan.slots] == plan.starts)
+        return themselves
+
+    def sample(self, slots: IntArray, ends: IntArray) -> IntArray:
+        """Those in these seats get the token of position `end`. Returns int64[5, rows]: see sampling.columns."""
+        self._next[slots] = ends
+        columns: IntArray = self._sampling.take(slots, axis=1)  # not [:, slots]: the kernel wants rows side by side
+        columns[sampling.OUTPUT_INDEX] = ends - self._prompt[slots]
+        return columns

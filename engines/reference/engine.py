@@ -7,75 +7,25 @@ from typing import Any
 
 import torch
 
-from engines.base import EngineError, Observer, RunRecord
+from engines.base import Observer, RunRecord
 from engines.garbage import light_garbage_collection
 from engines.loop import Runtime, WallClock, run_loop
-from engines.reference.dry_step import dry_step, warm_up_steps
 from engines.reference.executor import TorchExecutor
 from engines.reference.graphs import choose_sizes
 from engines.reference.kernels.choose import choose_kernels
-from engines.reference.kv_pool import MEMORY_SHARE, KVPool, default_blocks, free_bytes
-from engines.reference.memory import GPU_SHARE, measure_gpu
+from engines.reference.kv_capacity import free_bytes, kv_block_bytes, require_memory
+from engines.reference.kv_pool import KVPool
 from engines.reference.model.weights import LoadedModel
+from engines.reference.synthetic_steps import synthetic_step, warm_up_steps
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import GREEDY, Request, Sampling
+from workloads.errors import CbbenchError
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 from workloads.prompts import Prompts
 from workloads.source import Incoming, PlanSource
 
 WARM_UP_STEPS = 2
-
-__all__ = ["GPU_SHARE", "LoadedModel", "ReferenceEngine", "default_kv_blocks"]
-
-
-def default_kv_blocks(
-    model: LoadedModel,
-    *,
-    block_size: int,
-    max_num_seqs: int,
-    max_model_len: int,
-    max_num_batched_tokens: int = 512,
-    attention: str = "auto",
-    gpu_memory_utilization: float = GPU_SHARE,
-) -> int:
-    """Usable KV blocks that memory allows, where nobody chose. EngineError where it allows none.
-
-    On a GPU: that share of what is free beside the weights and the largest step, which is run to see. On a CPU: every
-    seat at full length, within a quarter of the free memory.
-    """
-    llama = model.llama
-    if llama.device.type == "cuda":
-        budget = measure_gpu(
-            llama,
-            choose_kernels(attention, llama.config, llama.dtype, llama.device, max_num_seqs),
-            block_size=block_size,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_model_len=max_model_len,
-        )
-        return budget.blocks(
-            gpu_memory_utilization, llama.config.kv_elements_per_token * block_size * llama.dtype.itemsize
-        )
-    return default_blocks(
-        llama.config,
-        block_size,
-        max_num_seqs=max_num_seqs,
-        max_model_len=max_model_len,
-        dtype=llama.dtype,
-        device=llama.device,
-    )
-
-
-def host_blocks(model: LoadedModel, block_size: int) -> int:
-    """KV blocks that a quarter of the host's free memory holds, one at least: where a GPU's are swapped to, each is
-    there for good."""
-    return max(int(free_bytes(torch.device("cpu")) * MEMORY_SHARE) // kv_block_bytes(model, block_size), 1)
-
-
-def kv_block_bytes(model: LoadedModel, block_size: int) -> int:
-    """K and V of a block in all layers."""
-    return block_size * model.llama.config.kv_elements_per_token * model.llama.dtype.itemsize
 
 
 class ReferenceEngine:
@@ -95,12 +45,15 @@ class ReferenceEngine:
         cuda_graphs: bool | None = None,
         clock: WallClock | None = None,
     ) -> None:
-        """`sampling.seed` is mixed with the request's index; cuda_graphs: None is where they can be; clock: of another
-        engine that runs beside this one. EngineError where the KV pool does not fit in memory, or the kernels or graphs
-        asked for cannot be had here."""
+        """sampling: its seed is mixed with each request's index; cuda_graphs: None means where possible; clock: of
+        another engine that runs at the same time.
+
+        CbbenchError where the KV pool does not fit in memory, or the kernels or graphs are not available here.
+        """
         if config.max_model_len > model.context_tokens:
-            raise EngineError(
-                f"--max-model-len {config.max_model_len}: {model.name} has a context of {model.context_tokens} tokens"
+            raise CbbenchError(
+                "max_model_len",
+                f"{config.max_model_len} is more than the context of {model.name}, {model.context_tokens} tokens",
             )
         self._model = model
         self._config = config
@@ -110,10 +63,10 @@ class ReferenceEngine:
         self.clock = clock or WallClock()
         llama = model.llama
         block_bytes = kv_block_bytes(model, config.block_size)
-        require_memory("--kv-blocks", config.kv_blocks, block_bytes, free_bytes(llama.device), "are free")
+        require_memory("kv_blocks", config.kv_blocks, block_bytes, free_bytes(llama.device), "are free")
         if config.swap_blocks:
             host_bytes = free_bytes(torch.device("cpu"))
-            require_memory("--swap-blocks", config.swap_blocks, block_bytes, host_bytes, "are free on the host")
+            require_memory("swap_blocks", config.swap_blocks, block_bytes, host_bytes, "are free on the host")
         self.pool = KVPool(llama.config, config.kv_blocks, config.block_size, dtype=llama.dtype, device=llama.device)
         self._kernels = choose_kernels(attention, llama.config, llama.dtype, llama.device, config.max_num_seqs)
         graph_sizes, self._graphs = choose_sizes(cuda_graphs, self._kernels, llama.device, config.max_num_seqs)
@@ -161,7 +114,7 @@ class ReferenceEngine:
         prompt = min(self._config.max_num_batched_tokens, self._config.max_model_len)
         for counts in warm_up_steps(self._config.max_num_seqs, prompt, every_size=self._model.device == "cuda"):
             for _ in range(WARM_UP_STEPS):
-                self.executor.submit(dry_step(counts))
+                self.executor.submit(synthetic_step(counts))
                 self.executor.collect()
 
     def describe(self) -> dict[str, Any]:
@@ -198,10 +151,3 @@ class ReferenceEngine:
             ignore_eos=self._ignore_eos,
             sampling=replace(self._sampling, seed=(self._sampling.seed << 32) + incoming.index),
         )
-
-
-def require_memory(option: str, blocks: int, block_bytes: int, free: int, where: str) -> None:
-    """EngineError, naming the option, where so many blocks do not fit."""
-    if blocks * block_bytes > free:
-        kv_gib, free_gib = blocks * block_bytes / 2**30, free / 2**30
-        raise EngineError(f"{option} {blocks}: {kv_gib:.1f} GiB of KV, {free_gib:.1f} GiB {where}")

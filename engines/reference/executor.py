@@ -10,14 +10,13 @@ import numpy as np
 import torch
 
 from engines.loop import Clock
-from engines.reference.batch import Batch, flatten
+from engines.reference.batch import Batch, SlotTokens, flatten
 from engines.reference.device import Device, Event, open_device
 from engines.reference.graphs import DecodeGraphs
 from engines.reference.kernels import Kernels
 from engines.reference.kernels.torch_kernels import TorchKernels
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.llama import Llama, Tokens
-from engines.reference.seats import Seats
 from engines.reference.staging import Send, Staging
 from engines.reference.swap import HostPool
 from engines.scheduling.plan import IntArray, StepPlan, StepResult
@@ -81,8 +80,8 @@ class TorchExecutor:
         self._last_end_ns = 0
         self._seats = self._unknown_seats()
 
-    def _unknown_seats(self) -> Seats:
-        return Seats(len(self._last_token) - 1, None if self._device.overlaps else self._last_token.numpy())
+    def _unknown_seats(self) -> SlotTokens:
+        return SlotTokens(len(self._last_token) - 1, None if self._device.overlaps else self._last_token.numpy())
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> None:

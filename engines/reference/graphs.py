@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engines.base import EngineError
 from engines.reference import sampling
 from engines.reference.batch import Batch, reached
 from engines.reference.device import Device
@@ -31,6 +30,7 @@ from engines.reference.kernels import Kernels
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.llama import Llama, Tokens
 from engines.reference.staging import Send
+from workloads.errors import CbbenchError
 
 IDS, POSITIONS, SLOTS, LENGTHS, SEATS, SAMPLING = range(6)  # rows of `inputs`; the last and those behind it
 
@@ -38,16 +38,16 @@ IDS, POSITIONS, SLOTS, LENGTHS, SEATS, SAMPLING = range(6)  # rows of `inputs`; 
 def choose_sizes(
     asked: bool | None, kernels: Kernels, device: torch.device, max_num_seqs: int
 ) -> tuple[tuple[int, ...], str]:
-    """(sizes of the graphs, what run.json says of them). asked: None leaves it to us. EngineError."""
+    """(sizes of the graphs, what run.json says of them). asked: None leaves it to us. CbbenchError."""
     if device.type != "cuda":
-        reason = f"they are a GPU's, and --device is {device.type}"
+        reason = f"they need a GPU, and the device is {device.type}"
     elif not kernels.captures:
-        reason = f"{kernels.name.split()[0].rstrip(':')} plans each step on the host; --attention triton does not"
+        reason = f"{kernels.name.split()[0].rstrip(':')} plans each step on the host; attention triton does not"
     else:
         sizes = bucket_sizes(max_num_seqs)
         return ((), "off: asked for") if asked is False else (sizes, f"on, for up to {max_num_seqs} rows")
     if asked:
-        raise EngineError(f"--cuda-graphs: {reason}")
+        raise CbbenchError("cuda_graphs", reason)
     return (), f"off: {reason}"
 
 

@@ -8,14 +8,9 @@ copy of such pieces, and gives K as the matrix [positions, head_dim] that a batc
 
 from __future__ import annotations
 
-import gc
-import os
-
 import torch
 
 from engines.reference.model.config import ModelConfig
-
-MEMORY_SHARE = 0.25  # of what is free, when the number of blocks is left to us
 
 
 class KVPool:
@@ -38,32 +33,3 @@ def write_kv(layer: torch.Tensor, vectors: torch.Tensor, index: torch.Tensor) ->
     """Store tokens in a layer of the pool. vectors: [tokens, 2 * kv_heads, head_dim], K heads then V heads."""
     head_dim = layer.shape[-1]
     layer.view(-1, head_dim).index_copy_(0, index, vectors.reshape(-1, head_dim))
-
-
-def default_blocks(
-    config: ModelConfig,
-    block_size: int,
-    *,
-    max_num_seqs: int,
-    max_model_len: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> int:
-    """Enough for every seat at full length, if a quarter of the free memory holds that; at least one sequence."""
-    per_sequence = -(-max_model_len // block_size)
-    block_bytes = config.kv_elements_per_token * block_size * dtype.itemsize
-    affordable = int(free_bytes(device) * MEMORY_SHARE) // block_bytes
-    return max(min(max_num_seqs * per_sequence, affordable), per_sequence)
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory that can still be taken on the device."""
-    if device.type == "cuda":
-        gc.collect()  # an engine of an earlier run may still hold its pool,
-        torch.cuda.empty_cache()  # and torch what that run gave back
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        with open("/proc/meminfo", encoding="ascii") as meminfo:
-            return next(int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

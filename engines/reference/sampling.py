@@ -35,12 +35,6 @@ def columns(samplings: Sequence[Sampling], output_indices: Sequence[int]) -> Int
     return out
 
 
-def next_tokens(logits: torch.Tensor, samplings: Sequence[Sampling], output_indices: Sequence[int]) -> torch.Tensor:
-    """logits: [rows, vocab]. Returns int64[rows] on the same device."""
-    of_rows = torch.from_numpy(columns(samplings, output_indices)).to(logits.device)
-    return sample(logits, of_rows, torch.empty(len(logits), dtype=torch.int64, device=logits.device))
-
-
 def sample(logits: torch.Tensor, columns: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     """logits: [rows, vocab]; columns: int64[5, >= rows], as `columns` makes them; out: int64[rows], which is returned.
 

@@ -17,25 +17,23 @@ import numpy as np
 from aiohttp import web
 
 from engines.scheduling.request import Request
-from engines.serve.answer import Answer, event, usage
-from engines.serve.asked import (
+from engines.serve.detokenizer import Detokenizer
+from engines.serve.engine import EngineThread, TokenStream
+from engines.serve.metrics import Metrics
+from engines.serve.openai_request import (
     COMPLETION_TOKENS,
-    Asked,
-    Body,
-    ChatBody,
-    CompletionBody,
-    asked_of,
+    ApiError,
+    ApiRequest,
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
     decode,
-    plain_messages,
+    generation_request,
     single_prompt,
 )
-from engines.serve.chat import TemplateError
-from engines.serve.engine import EngineThread
-from engines.serve.load_text import TextSide
-from engines.serve.metrics import Metrics
-from engines.serve.refusal import Refusal
-from engines.serve.stream import Stream
-from engines.serve.text import Text
+from engines.serve.openai_response import ApiResponse, event, usage
+from engines.tokenizers.chat_template import TemplateError, plain_messages
+from engines.tokenizers.model_text import ModelText
 
 BODY_BYTES = 64 << 20  # a prompt of a million token ids fits
 CLIENT_GONE = 499  # nginx's
@@ -45,7 +43,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """What the API says of the model."""
 
     name: str
@@ -68,20 +66,20 @@ def make_app(api: Api) -> web.Application:
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except Refusal as refusal:
+    except ApiError as refusal:
         problem = refusal
     except web.HTTPException as error:
-        problem = Refusal(error.status, f"{request.method} {request.path}: {error.reason}")
+        problem = ApiError(error.status, f"{request.method} {request.path}: {error.reason}")
     except ConnectionError:  # the client has gone: this is read by nobody, and raised it would be logged as ours
         return web.Response(status=CLIENT_GONE)
     except Exception:
         traceback.print_exc(file=sys.stderr)
-        problem = Refusal(500, "internal error; the server's log has the traceback")
+        problem = ApiError(500, "internal error; the server's log has the traceback")
     return _json(problem.body(), status=problem.status)
 
 
 class Api:
-    def __init__(self, engine: EngineThread, text: TextSide, served: Served, metrics: Metrics) -> None:
+    def __init__(self, engine: EngineThread, text: ModelText, served: ServedModel, metrics: Metrics) -> None:
         self._engine = engine
         self._text = text
         self._served = served
@@ -108,27 +106,27 @@ class Api:
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         arrived_ns = self._engine.now_ns()
-        body = decode(await request.read(), CompletionBody)
+        body = decode(await request.read(), CompletionRequest)
         prompt = single_prompt(body.prompt)
         if isinstance(prompt, str):
             prompt = await self._tokens(prompt, raw=True)
-        asked = asked_of(body, prompt, body.max_tokens or COMPLETION_TOKENS)
-        answer = Answer("completions", self._served.name, asked.include_usage)
+        asked = generation_request(body, prompt, body.max_tokens or COMPLETION_TOKENS)
+        answer = ApiResponse("completions", self._served.name, asked.include_usage)
         return await self._answer(request, body, asked, answer, arrived_ns)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         arrived_ns = self._engine.now_ns()
-        body = decode(await request.read(), ChatBody)
+        body = decode(await request.read(), ChatRequest)
         if self._text.template is None:
-            raise Refusal(400, "the model has no chat template; use /v1/completions", param="messages")
+            raise ApiError(400, "the model has no chat template; use /v1/completions", param="messages")
         try:
             rendered = self._text.template.render(plain_messages(body.messages))
         except TemplateError as error:
-            raise Refusal(400, str(error), param="messages") from None
+            raise ApiError(400, str(error), param="messages") from None
         prompt = await self._tokens(rendered, raw=False)
         room = min(self._served.max_model_len, self._served.kv_tokens + 1) - len(prompt)
-        asked = asked_of(body, prompt, body.max_completion_tokens or body.max_tokens or max(room, 1))
-        answer = Answer("chat", self._served.name, asked.include_usage)
+        asked = generation_request(body, prompt, body.max_completion_tokens or body.max_tokens or max(room, 1))
+        answer = ApiResponse("chat", self._served.name, asked.include_usage)
         return await self._answer(request, body, asked, answer, arrived_ns)
 
     async def _tokens(self, text: str, *, raw: bool) -> list[int]:
@@ -137,10 +135,10 @@ class Api:
         return await asyncio.to_thread(self._text.tokenizer.encode, text, raw=raw)
 
     async def _answer(
-        self, http: web.Request, body: Body, asked: Asked, answer: Answer, arrived_ns: int
+        self, http: web.Request, body: ApiRequest, asked: GenerationRequest, answer: ApiResponse, arrived_ns: int
     ) -> web.StreamResponse:
         self._check(body, asked)
-        text = Text(self._text.tokenizer.token_bytes, asked.stops, asked.min_tokens)
+        text = Detokenizer(self._text.tokenizer.token_bytes, asked.stops, asked.min_tokens)
         async with self._opened(asked, arrived_ns) as stream:
             if asked.stream:
                 return await _streamed(http, stream, text, answer)
@@ -148,20 +146,20 @@ class Api:
             used = usage(len(asked.prompt), text.output_tokens)
             return _json(answer.whole(shown, _finish_reason(stream, text), used))
 
-    def _check(self, body: Body, asked: Asked) -> None:
+    def _check(self, body: ApiRequest, asked: GenerationRequest) -> None:
         name, prompt = self._served.name, asked.prompt
         if body.model is not None and body.model != name:
             text = f"model: {body.model!r} is not served here, {name!r} is"
-            raise Refusal(404, text, param="model", code="model_not_found")
+            raise ApiError(404, text, param="model", code="model_not_found")
         if not prompt:
-            raise Refusal(400, "prompt: is empty", param="prompt")
+            raise ApiError(400, "prompt: is empty", param="prompt")
         if min(prompt) < 0 or max(prompt) >= self._served.vocab:
-            raise Refusal(400, f"prompt: token ids are 0 to {self._served.vocab - 1}", param="prompt")
+            raise ApiError(400, f"prompt: token ids are 0 to {self._served.vocab - 1}", param="prompt")
         if not self._engine.ready:
-            raise Refusal(503, "the server is shutting down")
+            raise ApiError(503, "the server is shutting down")
 
     @asynccontextmanager
-    async def _opened(self, asked: Asked, arrived_ns: int) -> AsyncIterator[Stream]:
+    async def _opened(self, asked: GenerationRequest, arrived_ns: int) -> AsyncIterator[TokenStream]:
         """The engine works on it until the block is left, however that happens: also when the client has gone."""
         request = Request(
             next(self._indices),
@@ -183,7 +181,9 @@ class Api:
             self._engine.cancel(stream)
 
 
-async def _streamed(http: web.Request, stream: Stream, text: Text, answer: Answer) -> web.StreamResponse:
+async def _streamed(
+    http: web.Request, stream: TokenStream, text: Detokenizer, answer: ApiResponse
+) -> web.StreamResponse:
     """Headers go out with the first token: a request that is rejected before it gets its status code."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
 
@@ -198,7 +198,7 @@ async def _streamed(http: web.Request, stream: Stream, text: Text, answer: Answe
             await write(answer.piece(piece))
         used = usage(stream.request.prompt_tokens, text.output_tokens)
         await write(answer.finish(_finish_reason(stream, text)) + answer.closing(used))
-    except Refusal as refusal:
+    except ApiError as refusal:
         if not response.prepared:
             raise
         await response.write(event(refusal.body()))
@@ -206,10 +206,10 @@ async def _streamed(http: web.Request, stream: Stream, text: Text, answer: Answe
     return response
 
 
-async def _pieces(stream: Stream, text: Text) -> AsyncIterator[str]:
+async def _pieces(stream: TokenStream, text: Detokenizer) -> AsyncIterator[str]:
     """The answer's text as it comes, a piece for each time there were tokens, even if it is empty.
 
-    Raises Refusal where the engine gave up on the request.
+    Raises ApiError where the engine gave up on the request.
     """
     while not (stream.ended or text.stopped):
         tokens = await stream.news()
@@ -222,7 +222,7 @@ async def _pieces(stream: Stream, text: Text) -> AsyncIterator[str]:
         _raise_if_failed(stream)
 
 
-def _pushed(text: Text, tokens: Sequence[int]) -> str:
+def _pushed(text: Detokenizer, tokens: Sequence[int]) -> str:
     shown = ""
     for token in tokens:
         shown += text.push(token)
@@ -231,21 +231,21 @@ def _pushed(text: Text, tokens: Sequence[int]) -> str:
     return shown
 
 
-def _finish_reason(stream: Stream, text: Text) -> str:
+def _finish_reason(stream: TokenStream, text: Detokenizer) -> str:
     return "stop" if text.stopped else str(stream.request.finish_reason)
 
 
-def _raise_if_failed(stream: Stream) -> None:
+def _raise_if_failed(stream: TokenStream) -> None:
     reason, error = stream.request.finish_reason, stream.request.error
     if reason in ("stop", "length"):
         return
     if reason == "rejected" and stream.refused:
-        raise Refusal(400, f"this can never run here: {error}", param="max_tokens", code="context_length_exceeded")
+        raise ApiError(400, f"this can never run here: {error}", param="max_tokens", code="context_length_exceeded")
     if reason == "rejected":
-        raise Refusal(429, f"rejected under load: {error}", code="rate_limit_exceeded")
+        raise ApiError(429, f"rejected under load: {error}", code="rate_limit_exceeded")
     if reason == "aborted":
-        raise Refusal(503, "the server is shutting down")
-    raise Refusal(500, "the engine has ended")
+        raise ApiError(503, "the server is shutting down")
+    raise ApiError(500, "the engine has ended")
 
 
 def _json(content: Any, status: int = 200) -> web.Response:

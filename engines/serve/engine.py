@@ -2,7 +2,7 @@
 
       event loop's thread                                    engine's thread
     open, cancel ────────► Inbox ─── poll, before each step ──────►  drive
-    Stream.push  ◄──────── call_soon_threadsafe(Step), once a step ──  take
+    TokenStream.push  ◄──────── call_soon_threadsafe(Step), once a step ──  take
 
 Neither ever waits for the other: the engine leaves its news behind and goes on.
 """
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from engines.loop import Runtime, WallClock, drive
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Outcome
-from engines.serve.inbox import Inbox
-from engines.serve.stream import Stream
+
+NEVER_NS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class Step:
     """What a step, an abort or a rejection changed."""
 
     at_ns: int
-    tokens: list[tuple[Stream, int]]
-    ended: list[Stream]
+    tokens: list[tuple[TokenStream, int]]
+    ended: list[TokenStream]
     load: Load
-    seated: list[Stream]  # that got their first seat
+    seated: list[TokenStream]  # that got their first seat
     seated_ns: int = 0  # when they did
     preempted: int = 0
     prefix_hit_tokens: int = 0  # of their prompts, not computed
@@ -49,7 +49,7 @@ class Step:
 class _State:
     """The engine thread's own."""
 
-    streams: dict[int, Stream] = field(default_factory=dict)  # of unfinished requests
+    streams: dict[int, TokenStream] = field(default_factory=dict)  # of unfinished requests
     load: Load = field(default_factory=Load)
 
 
@@ -64,7 +64,7 @@ class EngineThread:
         self._on_step = on_step
         self._inbox = Inbox(clock.wake)
         self._stopping = threading.Event()
-        self._open: set[Stream] = set()
+        self._open: set[TokenStream] = set()
         self._state = _State()
         self.draining = False
 
@@ -82,13 +82,13 @@ class EngineThread:
         """The clock of every time in a request."""
         return self._clock.now_ns()
 
-    def open(self, request: Request) -> Stream:
-        stream = Stream(request)
+    def open(self, request: Request) -> TokenStream:
+        stream = TokenStream(request)
         self._open.add(stream)
         self._inbox.put(stream)
         return stream
 
-    def cancel(self, stream: Stream) -> None:
+    def cancel(self, stream: TokenStream) -> None:
         """Nobody reads it any more. Seat and blocks are free before the next step, if it has not ended already."""
         if stream in self._open:
             self._open.discard(stream)
@@ -132,7 +132,7 @@ class EngineThread:
             error = died
         self._loop.call_soon_threadsafe(self._finish, error)
 
-    def _accept(self, stream: Stream) -> Request:
+    def _accept(self, stream: TokenStream) -> Request:
         self._state.streams[stream.request.index] = stream
         return stream.request
 
@@ -161,7 +161,7 @@ class EngineThread:
             step.prefix_hit_tokens = int(row["prefix_hit_tokens"])
         self._loop.call_soon_threadsafe(self._publish, step)
 
-    def _seated(self, row: NDArray[np.void] | None) -> list[Stream]:
+    def _seated(self, row: NDArray[np.void] | None) -> list[TokenStream]:
         """Those whose first seat is of the row's step."""
         if row is None or not row["admitted"]:
             return []
@@ -171,3 +171,79 @@ class EngineThread:
 def _first_seat(request: Request) -> int:
     """The step that gave it its first seat, 0 if none has yet."""
     return request.stints[0].admitted if request.stints else request.seated_step
+
+
+class TokenStream:
+    """Made and read on the event loop's thread; of it, the engine's thread only touches `request`, until it ends."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.last_ns: int | None = None  # when the newest token came
+        self.ended = False
+        self.refused = False  # at the door: what it asks for can never run here
+        self._tokens: list[int] = []
+        self._changed = asyncio.Event()
+
+    def push(self, token: int) -> None:
+        self._tokens.append(token)
+        self._changed.set()
+
+    def end(self) -> None:
+        self.ended = True
+        self._changed.set()
+
+    async def news(self) -> list[int]:
+        """Waits for something to happen. The tokens that came since the last time; see `ended` for whether more will.
+
+        Several tokens at once mean that the reader was slower than the engine, which waits for nobody.
+        """
+        await self._changed.wait()
+        self._changed.clear()
+        tokens, self._tokens = self._tokens, []
+        return tokens
+
+
+class Inbox:
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake` ends the wait of an engine that has nothing to do."""
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._new: list[TokenStream] = []
+        self._aborted: list[int] = []
+        self._closed = False
+
+    def put(self, stream: TokenStream) -> None:
+        with self._lock:
+            self._new.append(stream)
+        self._wake()
+
+    def abort(self, index: int) -> None:
+        """The engine drops the request before it plans another step. Ended already: nothing happens."""
+        with self._lock:
+            self._aborted.append(index)
+        self._wake()
+
+    def close(self) -> None:
+        """Nothing new will come."""
+        with self._lock:
+            self._closed = True
+        self._wake()
+
+    def poll(self, now_ns: int) -> tuple[list[TokenStream], list[int]]:
+        """What came since the last time, and the indices to abort. One that came and went in between is in both."""
+        with self._lock:
+            new, self._new = self._new, []
+            aborted, self._aborted = self._aborted, []
+        return new, aborted
+
+    def next_due_ns(self) -> int:
+        """Nothing comes by the passing of time: whoever puts something in wakes the engine."""
+        return NEVER_NS
+
+    def completed(self, index: int, now_ns: int) -> None:
+        """Whoever asked is told through the stream."""
+
+    @property
+    def exhausted(self) -> bool:
+        with self._lock:
+            return self._closed and not self._new

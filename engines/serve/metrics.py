@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from engines.serve.engine import Step
-from engines.serve.stream import Stream
+from engines.serve.engine import Step, TokenStream
 
 # vLLM's own buckets, in seconds.
 TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640)
@@ -71,7 +70,7 @@ class Metrics:
                 self._ended[reason].inc()
                 self._e2e.observe((step.at_ns - stream.request.sent_ns) / 1e9)
 
-    def _token(self, stream: Stream, at_ns: int) -> None:
+    def _token(self, stream: TokenStream, at_ns: int) -> None:
         if stream.last_ns is None:
             self._prompt_tokens.inc(stream.request.prompt_tokens)
             self._ttft.observe((at_ns - stream.request.sent_ns) / 1e9)

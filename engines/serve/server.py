@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from engines.base import EngineError
 from engines.garbage import light_garbage_collection
 from engines.loop import Runtime, WallClock
-from engines.serve.app import Api, Served, make_app
+from engines.scheduling.config import SchedulerConfig
+from engines.serve.app import Api, ServedModel, make_app
 from engines.serve.engine import EngineThread
-from engines.serve.load_text import TextSide
 from engines.serve.metrics import Metrics
+from engines.tokenizers.model_text import ModelText, load_model_text, model_files
+from workloads.errors import CbbenchError, ExitCode
+
+if TYPE_CHECKING:
+    from engines.reference.model.weights import LoadedModel
 
 GRACE_S = 2.0  # for handlers to write their last words, once the engine has ended
 
@@ -25,21 +29,23 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, OverflowError) as error:
-        raise EngineError(f"--host {host} --port {port}: {error}") from None
+        raise CbbenchError("host", f"{host}, `port` {port}: {error}") from None
     bound = socket.socket(family, kind, protocol)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)
     except OSError as error:
         bound.close()
-        raise EngineError(f"--port {port}: cannot listen at {host}: {error.strerror}") from None
+        raise CbbenchError("port", f"{port}: cannot listen at {host}: {error.strerror}") from None
     return bound
 
 
 class Server:
     """Made on any thread; `run` is for one event loop, once."""
 
-    def __init__(self, runtime: Runtime, clock: WallClock, text: TextSide, served: Served, *, kv_blocks: int) -> None:
+    def __init__(
+        self, runtime: Runtime, clock: WallClock, text: ModelText, served: ServedModel, *, kv_blocks: int
+    ) -> None:
         metrics = Metrics(served.name, prefix_caching=runtime.scheduler.kv.index.enabled)
         self.engine = EngineThread(runtime, clock, kv_blocks=kv_blocks, on_step=metrics.take)
         self._api = Api(self.engine, text, served, metrics)
@@ -52,7 +58,7 @@ class Server:
         self._stop.set()
 
     async def run(self, bound: socket.socket, drain_s: float, ready: Callable[[], None] = lambda: None) -> None:
-        """Serve until `stop`, then let what runs end for `drain_s`. EngineError where the engine dies.
+        """Serve until `stop`, then let what runs end for `drain_s`. CbbenchError where the engine dies.
 
         ready: called when the first request may come.
         """
@@ -80,4 +86,22 @@ class Server:
             await self.engine.stop(drain_s)
             await runner.cleanup()
         if (error := self.engine.done.result()) is not None:
-            raise EngineError(f"the engine died: {type(error).__name__}: {error}", exit_code=1) from error
+            raise CbbenchError(None, f"the engine died: {type(error).__name__}: {error}", ExitCode.ERROR) from error
+
+
+def reference_server(
+    model: LoadedModel,
+    config: SchedulerConfig,
+    *,
+    name: str,
+    random_weights: bool,
+    attention: str = "auto",
+    cuda_graphs: bool | None = None,
+) -> Server:
+    """The reference engine's runtime, with the text of its model."""
+    from engines.reference.engine import ReferenceEngine  # loads torch
+
+    engine = ReferenceEngine(model, config, attention=attention, cuda_graphs=cuda_graphs)
+    served = ServedModel(name, model.llama.config.vocab, config.max_model_len, config.kv_blocks * config.block_size)
+    text = load_model_text(None if random_weights else model_files(model.name))
+    return Server(engine.runtime(), engine.clock, text, served, kv_blocks=config.kv_blocks)

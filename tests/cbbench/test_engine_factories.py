@@ -20,7 +20,7 @@ def test_the_host_pool_is_the_kv_pools_size_within_a_quarter_of_the_hosts_memory
 ) -> None:
     """A GPU's pool may be larger than the host, whose blocks are pinned: there from the start."""
     pytest.importorskip("torch")
-    monkeypatch.setattr("engines.reference.engine.free_bytes", lambda device: 100 * BLOCK_BYTES)
+    monkeypatch.setattr("engines.reference.kv_capacity.free_bytes", lambda device: 100 * BLOCK_BYTES)
     config = msgspec.structs.replace(SWAPPING, swap_blocks=asked)
     reference = Reference(config)
     assert reference.scheduler(config, 1000).swap_blocks == expected

@@ -10,7 +10,7 @@ import torch
 
 from engines.reference import load_model
 from engines.scheduling.config import SchedulerConfig
-from engines.serve.reference import reference_server
+from engines.serve.server import reference_server
 from reports.folder import read_record, read_run
 from tests.cbbench.conftest import Outcome
 from tests.engines.serve.serving import Running, serving

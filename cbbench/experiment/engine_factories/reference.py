@@ -38,20 +38,20 @@ class Reference:
         return config.max_model_len or self.model.context_tokens
 
     def encode(self) -> Encode | None:
-        from engines.serve.encoder import encoder_of
+        from engines.tokenizers.prompt_encoder import prompt_encoder
 
-        return encoder_of(self._base.model, random_weights=self._base.weights == "random")
+        return prompt_encoder(self._base.model, random_weights=self._base.weights == "random")
 
     def scheduler(self, config: RunConfig, kv_blocks: int) -> SchedulerConfig:
         made = scheduler_of(config, kv_blocks, self.context_tokens(config), self.model.device)
         if config.swap_blocks is not None or not made.swap_blocks:
             return made
-        from engines.reference.engine import host_blocks
+        from engines.reference.kv_capacity import swap_blocks_for_host
 
-        return replace(made, swap_blocks=min(made.swap_blocks, host_blocks(self.model, config.block_size)))
+        return replace(made, swap_blocks=min(made.swap_blocks, swap_blocks_for_host(self.model, config.block_size)))
 
     def kv_blocks_in_memory(self, config: RunConfig) -> int:
-        from engines.reference.engine import GPU_SHARE, default_kv_blocks
+        from engines.reference.kv_capacity import GPU_SHARE, default_kv_blocks
 
         return default_kv_blocks(
             self.model,
@@ -92,12 +92,12 @@ class Reference:
         return engine, info_of("reference", config, scheduler, self.model.name, self.model.device, engine.describe())
 
     def _pair(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
-        from engines.reference.pair import ReferencePair
+        from engines.reference.disaggregated import DisaggregatedReferenceEngine
 
         most = blocks_for_every_seat(plan, config, self.context_tokens(config))
         pair = pair_of(config, self.scheduler(config, self.kv_blocks(config, most)))
         refuse_what_never_fits_a_pair(config, plan, pair)
-        engine = ReferencePair(self.model, pair, **self._settings(config))
+        engine = DisaggregatedReferenceEngine(self.model, pair, **self._settings(config))
         return engine, info_of("reference", config, pair.decode, self.model.name, self.model.device, engine.describe())
 
     @staticmethod

@@ -31,9 +31,9 @@ class Simulated:
 
     def encode(self) -> Encode | None:
         """By the tokenizer of the model that the law is of."""
-        from engines.serve.encoder import encoder_of
+        from engines.tokenizers.prompt_encoder import prompt_encoder
 
-        return encoder_of(self.law.origin.model or self._base.model, random_weights=False)
+        return prompt_encoder(self.law.origin.model or self._base.model, random_weights=False)
 
     def context_tokens(self, config: RunConfig) -> int:
         from engines.simulated.selection import default_context_tokens

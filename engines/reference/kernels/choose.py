@@ -1,4 +1,4 @@
-"""Which kernels a runtime uses: --attention auto | torch | triton | flashinfer."""
+"""Which kernels a runtime uses: the setting `attention`, auto, torch, triton or flashinfer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from importlib.util import find_spec
 
 import torch
 
-from engines.base import EngineError
 from engines.reference.kernels import Kernels
 from engines.reference.kernels.torch_kernels import TorchKernels
 from engines.reference.model.config import ModelConfig
+from workloads.errors import CbbenchError
 
 INSTALLED_BY = {"flashinfer": "cbbench[flashinfer]", "triton": "cbbench[gpu]"}
 
@@ -17,15 +17,17 @@ INSTALLED_BY = {"flashinfer": "cbbench[flashinfer]", "triton": "cbbench[gpu]"}
 def choose_kernels(
     name: str, config: ModelConfig, dtype: torch.dtype, device: torch.device, max_num_seqs: int
 ) -> Kernels:
-    """auto: Triton on a GPU where it is installed, else torch. EngineError."""
+    """auto: Triton on a GPU where it is installed, else torch. CbbenchError."""
     on_gpu = device.type == "cuda"
     if name == "torch" or (name == "auto" and not (on_gpu and find_spec("triton"))):
         return TorchKernels()
     if not on_gpu:
-        raise EngineError(f"--attention {name}: its kernels run on a GPU, and --device is {device.type}")
+        raise CbbenchError("attention", f"the kernels of {name} run on a GPU, and `device` is {device.type}")
     for package in ("flashinfer", "triton") if name == "flashinfer" else ("triton",):
         if find_spec(package) is None:
-            raise EngineError(f"--attention {name}: {package} is not installed: pip install '{INSTALLED_BY[package]}'")
+            raise CbbenchError(
+                "attention", f"{name} needs {package}, which is not installed: pip install '{INSTALLED_BY[package]}'"
+            )
     if name == "flashinfer":
         from engines.reference.kernels import flashinfer_kernels
 

@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from engines.base import EngineError
 from engines.reference.kernels import Attend, Upload
 from engines.reference.kernels.triton_kernels import TritonKernels
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.config import ModelConfig
 from engines.scheduling.plan import IntArray, Tables
 from engines.scheduling.scheduler import MAX_STEPS_IN_FLIGHT
+from workloads.errors import CbbenchError
 
 HEAD_SIZES = (64, 128)
 DTYPES = (torch.bfloat16, torch.float16)
@@ -42,13 +42,13 @@ class Library(NamedTuple):
 
 
 def load() -> Library:
-    """EngineError where it is installed and does not load."""
+    """CbbenchError where it is installed and does not load."""
     try:
         import flashinfer
     except (ImportError, OSError, RuntimeError) as error:
-        raise EngineError(
-            f"--attention flashinfer: flashinfer does not load: {_line(error)}; "
-            "reinstall it: pip install 'cbbench[flashinfer]'"
+        raise CbbenchError(
+            "attention",
+            f"flashinfer does not load: {_line(error)}; reinstall it: pip install 'cbbench[flashinfer]'",
         ) from error
     return Library(
         flashinfer.__version__,
@@ -58,16 +58,17 @@ def load() -> Library:
 
 
 def require_shape(config: ModelConfig, dtype: torch.dtype) -> None:
-    """Raise EngineError (exit code 2) for a model that it has no kernels for."""
+    """Raise CbbenchError (exit code 2) for a model that it has no kernels for."""
     if config.head_dim not in HEAD_SIZES:
-        raise EngineError(
-            f"--attention flashinfer: this model has heads of {config.head_dim} numbers, and it takes "
-            f"{' or '.join(map(str, HEAD_SIZES))} (try --attention triton)"
+        raise CbbenchError(
+            "attention",
+            f"this model has heads of {config.head_dim} numbers, and flashinfer takes "
+            f"{' or '.join(map(str, HEAD_SIZES))}; take triton",
         )
     if dtype not in DTYPES:
-        raise EngineError(
-            f"--attention flashinfer: this model runs in {str(dtype).removeprefix('torch.')}, and it takes --dtype "
-            "bf16 or fp16"
+        raise CbbenchError(
+            "attention",
+            f"this model runs in {str(dtype).removeprefix('torch.')}, and flashinfer takes `dtype` bf16 or fp16",
         )
 
 
@@ -143,8 +144,8 @@ class _Step:
             for part in self._parts:
                 part.plan()
         except (RuntimeError, OSError) as error:  # the first of a kind compiles kernels: no nvcc, or an old one
-            raise EngineError(
-                f"--attention flashinfer: FlashInfer cannot plan a step: {_line(error)} (--debug shows all)"
+            raise CbbenchError(
+                "attention", f"flashinfer cannot plan a step: {_line(error)} (`debug` shows all)"
             ) from error
         self._planned = True
 

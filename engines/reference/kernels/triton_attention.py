@@ -5,24 +5,25 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engines.base import EngineError
 from engines.reference.batch import reached
 from engines.reference.kernels import Upload
 from engines.reference.kernels.triton_decode import SPLIT, DecodeSplits, decode_attention, plan_splits
 from engines.reference.kernels.triton_prefill import prefill_attention
 from engines.scheduling.plan import IntArray, Tables
+from workloads.errors import CbbenchError
 
 HEAD_SIZES = (16, 32, 64, 128)
 LARGEST_GROUP = 32
 
 
 def require_shape(heads: int, kv_heads: int, head_dim: int) -> None:
-    """Raise EngineError (exit code 2) for a model whose heads these kernels cannot tile."""
+    """Raise CbbenchError (exit code 2) for a model whose heads these kernels cannot tile."""
     if head_dim not in HEAD_SIZES or heads // kv_heads > LARGEST_GROUP:
-        raise EngineError(
+        raise CbbenchError(
+            "attention",
             f"this model has {heads} heads of {head_dim} numbers and {kv_heads} KV heads; the Triton kernels take "
             f"head sizes {', '.join(map(str, HEAD_SIZES))} and up to {LARGEST_GROUP} heads per KV head "
-            "(try --attention torch)"
+            "(torch takes any)",
         )
 
 

@@ -18,7 +18,7 @@ ReadTensor = Callable[[str, tuple[int, ...]], torch.Tensor]
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
     config: ModelConfig
-    read: ReadTensor  # (canonical name, expected shape) -> tensor; EngineError if it is missing or has another shape
+    read: ReadTensor  # (canonical name, expected shape) -> tensor; CbbenchError if it is missing or has another shape
     eos_ids: tuple[int, ...]  # any of them ends a request that does not ignore EOS
     prompt_ids: NDArray[np.int32]  # ids a random prompt may use: no special or added token
     source: str  # for people: which file, or which seed

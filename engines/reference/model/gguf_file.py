@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engines.base import EngineError
 from engines.reference.model.checkpoint import Checkpoint, ordinary_ids
 from engines.reference.model.config import ModelConfig
+from workloads.errors import CbbenchError
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")  # Mistral and SmolLM files call themselves llama
 NORMAL_TOKEN = 1  # tokenizer.ggml.token_type: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
@@ -43,17 +43,19 @@ def open_gguf(path: Path) -> Checkpoint:
     architecture = _value(reader, "general.architecture")
     if architecture not in ARCHITECTURES:
         supported = ", ".join(ARCHITECTURES)
-        raise EngineError(f"{path}: architecture {architecture!r} is not supported (supported: {supported})")
+        raise CbbenchError("model", f"{path}: architecture {architecture!r} is not supported (supported: {supported})")
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     try:
         config = _config(path, reader, architecture, tensors)
     except (TypeError, ValueError, ZeroDivisionError) as error:
-        raise EngineError(f"{path}: the metadata describes no model ({error})") from None
+        raise CbbenchError("model", f"{path}: the metadata describes no model ({error})") from None
 
     def read(name: str, shape: tuple[int, ...]) -> torch.Tensor:
         values = _dequantised(path, tensors, gguf_name(name))
         if values.shape != shape:
-            raise EngineError(f"{path}: tensor {gguf_name(name)} is {list(values.shape)}, expected {list(shape)}")
+            raise CbbenchError(
+                "model", f"{path}: tensor {gguf_name(name)} is {list(values.shape)}, expected {list(shape)}"
+            )
         if architecture == "llama" and re.search(r"self_attn\.[qk]_proj\.", name):
             values = halves_from_pairs(values, config.head_dim)
         return torch.tensor(values)  # a copy: the file is mapped read-only
@@ -87,15 +89,15 @@ def _config(path: Path, reader: gguf.GGUFReader, architecture: str, tensors: dic
     def number(key: str, default: float | None = None) -> float:
         value = _value(reader, f"{architecture}.{key}")
         if value is None and default is None:
-            raise EngineError(f"{path}: key {architecture}.{key} is missing")
+            raise CbbenchError("model", f"{path}: key {architecture}.{key} is missing")
         return float(value if value is not None else default)  # type: ignore[arg-type]
 
     heads, d_model = int(number("attention.head_count")), int(number("embedding_length"))
     head_dim = int(number("attention.key_length", d_model // heads))
     if int(number("rope.dimension_count", head_dim)) != head_dim:
-        raise EngineError(f"{path}: RoPE over a part of the head is not supported")
+        raise CbbenchError("model", f"{path}: RoPE over a part of the head is not supported")
     if "token_embd.weight" not in tensors:
-        raise EngineError(f"{path}: tensor token_embd.weight is missing")
+        raise CbbenchError("model", f"{path}: tensor token_embd.weight is missing")
     context, window = int(number("context_length")), int(number("attention.sliding_window", 0))
     return ModelConfig(
         layers=int(number("block_count")),
@@ -126,7 +128,7 @@ def _rope_divisors(
         return ()
     if kind == "linear":
         return (float(_value(reader, f"{architecture}.rope.scaling.factor") or 1.0),) * (head_dim // 2)
-    raise EngineError(f"{path}: RoPE scaling {kind!r} is not supported")
+    raise CbbenchError("model", f"{path}: RoPE scaling {kind!r} is not supported")
 
 
 class _Reader(gguf.GGUFReader):
@@ -145,10 +147,10 @@ def _reader(path: Path) -> gguf.GGUFReader:
     try:
         return _Reader(path)
     except OSError as error:
-        raise EngineError(f"{path}: {error.strerror or 'cannot be read'}") from None
+        raise CbbenchError("model", f"{path}: {error.strerror or 'cannot be read'}") from None
     except Exception:
         # The package trusts the file: a cut or scrambled one ends in whatever error comes first.
-        raise EngineError(f"{path}: broken or truncated GGUF file") from None
+        raise CbbenchError("model", f"{path}: broken or truncated GGUF file") from None
 
 
 def _value(reader: gguf.GGUFReader, key: str) -> Any:
@@ -158,11 +160,11 @@ def _value(reader: gguf.GGUFReader, key: str) -> Any:
 
 def _dequantised(path: Path, tensors: dict[str, Any], name: str) -> NDArray[np.float32]:
     if name not in tensors:
-        raise EngineError(f"{path}: tensor {name} is missing")
+        raise CbbenchError("model", f"{path}: tensor {name} is missing")
     tensor = tensors[name]
     try:
         values = gguf.dequantize(tensor.data, tensor.tensor_type)
     except NotImplementedError:
         kind = tensor.tensor_type.name
-        raise EngineError(f"{path}: tensor {name} is quantised as {kind}, which gguf cannot undo") from None
+        raise CbbenchError("model", f"{path}: tensor {name} is quantised as {kind}, which gguf cannot undo") from None
     return np.asarray(values, dtype=np.float32)

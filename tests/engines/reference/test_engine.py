@@ -8,12 +8,13 @@ import sys
 
 import pytest
 
-from engines.base import EngineError, SilentObserver
-from engines.ledger import check_identities
-from engines.reference.engine import LoadedModel, ReferenceEngine, default_kv_blocks
-from engines.reference.model.weights import load_model
+from engines.base import SilentObserver
+from engines.reference.engine import ReferenceEngine
+from engines.reference.kv_capacity import default_kv_blocks
+from engines.reference.model.weights import LoadedModel, load_model
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import Sampling
+from workloads.errors import CbbenchError
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 
@@ -63,22 +64,24 @@ def test_describe_says_what_ran_and_why(model: LoadedModel) -> None:
     assert described["parameters"] == 106_816
     assert (described["dtype"], described["dtype_reason"]) == ("float32", "asked for")
     assert described["weights"] == "random weights, seed 0"
-    assert described["cuda_graphs"] == "off: they are a GPU's, and --device is cpu"
+    assert described["cuda_graphs"] == "off: they need a GPU, and the device is cpu"
     assert described["overlap_steps"] == 0
 
 
 def test_a_context_longer_than_the_models_is_refused(model: LoadedModel) -> None:
-    with pytest.raises(EngineError, match="--max-model-len 9000: tiny has a context of 8192 tokens"):
+    with pytest.raises(CbbenchError, match=r"^max_model_len: 9000 is more than the context of tiny, 8192 tokens"):
         ReferenceEngine(model, _config(max_model_len=9000))
 
 
 def test_a_pool_that_does_not_fit_is_refused(model: LoadedModel) -> None:
-    with pytest.raises(EngineError, match=r"--kv-blocks 1000000000000: .* GiB of KV, .* GiB are free"):
+    with pytest.raises(CbbenchError, match=r"^kv_blocks: 1000000000000 blocks take .* GiB of KV, .* GiB are free"):
         ReferenceEngine(model, _config(kv_blocks=10**12))
 
 
 def test_a_host_pool_that_does_not_fit_is_refused(model: LoadedModel) -> None:
-    with pytest.raises(EngineError, match=r"--swap-blocks 1000000000000: .* GiB of KV, .* GiB are free on the host"):
+    with pytest.raises(
+        CbbenchError, match=r"^swap_blocks: 1000000000000 blocks take .* GiB of KV, .* GiB are free on the host"
+    ):
         ReferenceEngine(model, _config(swap_blocks=10**12, on_kv_pressure="swap"))
 
 
@@ -98,5 +101,5 @@ def test_attention_on_a_cpu_is_torchs(model: LoadedModel, name: str) -> None:
 
 
 def test_triton_on_a_cpu_is_refused_in_one_line(model: LoadedModel) -> None:
-    with pytest.raises(EngineError, match=r"--attention triton: its kernels run on a GPU, and --device is cpu"):
+    with pytest.raises(CbbenchError, match=r"^attention: the kernels of triton run on a GPU, and `device` is cpu"):
         ReferenceEngine(model, _config(), attention="triton")

@@ -10,9 +10,9 @@ import torch
 
 from engines.loop import VirtualClock
 from engines.reference.executor import TorchExecutor
-from engines.reference.kernels import reference
+from engines.reference.kernels import oracles
 from engines.reference.kernels.torch_kernels import TorchKernels
-from engines.reference.kv_pool import default_blocks
+from engines.reference.kv_capacity import blocks_for_host
 from engines.reference.model.config import SHAPES
 from engines.reference.model.llama import Llama, Tokens
 from engines.reference.model.weights import load_model
@@ -182,7 +182,7 @@ def test_tokens_are_the_same_under_every_policy(llama: Llama, name: str, samplin
 
 
 def test_the_oracle_kernel_can_take_the_fast_ones_place(llama: Llama) -> None:
-    kernels = TorchKernels(reference.prepare)
+    kernels = TorchKernels(oracles.prepare)
     executor = TorchExecutor(llama, pool_for(llama), max_num_seqs=2, clock=VirtualClock(), kernels=kernels)
     executor.submit(step_plan([Row(request(0, PROMPT, 1), 0, 0, 7, padding=2)], Tables({0: [1]}).array()))
     assert executor.collect().tokens.tolist() == [_first_token(llama)]
@@ -190,8 +190,8 @@ def test_the_oracle_kernel_can_take_the_fast_ones_place(llama: Llama) -> None:
 
 def test_default_blocks_cover_every_seat_if_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     def blocks(free_bytes: int) -> int:
-        monkeypatch.setattr("engines.reference.kv_pool.free_bytes", lambda device: free_bytes)
-        return default_blocks(
+        monkeypatch.setattr("engines.reference.kv_capacity.free_bytes", lambda device: free_bytes)
+        return blocks_for_host(
             SHAPES["smollm2-135m"],
             16,
             max_num_seqs=32,

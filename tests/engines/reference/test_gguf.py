@@ -14,12 +14,12 @@ pytest.importorskip("gguf", reason="gguf is not installed")
 
 import gguf
 
-from engines.base import EngineError
 from engines.reference import load_model
 from engines.reference.model.checkpoint import Checkpoint
 from engines.reference.model.config import ModelConfig
 from engines.reference.model.gguf_file import gguf_name, halves_from_pairs, open_gguf
 from engines.reference.model.llama import Llama
+from workloads.errors import CbbenchError
 
 SHAPE = ModelConfig(
     layers=2, d_model=64, heads=4, kv_heads=2, head_dim=16, ffn=96, vocab=80, max_position=128, rope_theta=5000.0
@@ -157,7 +157,7 @@ def test_a_broken_file_is_one_clear_line(tmp_path: Path, kind: str) -> None:
     _write(path)
     damage, message = BROKEN[kind]
     damage(path)
-    with pytest.raises(EngineError) as caught:
+    with pytest.raises(CbbenchError) as caught:
         load_model(str(path))
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
@@ -166,5 +166,5 @@ def test_a_broken_file_is_one_clear_line(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_missing_file_is_an_unknown_model(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="unknown model"):
+    with pytest.raises(CbbenchError, match="is neither a file or folder here nor one of"):
         load_model(str(tmp_path / "nowhere.gguf"))

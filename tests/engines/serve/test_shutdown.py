@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from engines.base import EngineError
 from engines.serve.server import bind
 from tests.engines.serve.serving import Running, echoing, eventually, stream_data
+from workloads.errors import CbbenchError
 
 COMPLETIONS = "/v1/completions"
 
@@ -93,7 +93,7 @@ def test_a_dead_engine_ends_its_streams_and_the_server() -> None:
         assert last["error"] == {"message": "the engine has ended", "type": "server_error", "param": None, "code": None}
         assert server.ended()
         (error,) = server.error
-        assert isinstance(error, EngineError)
+        assert isinstance(error, CbbenchError)
         assert error.exit_code == 1
         assert "the device is lost" in str(error)
 
@@ -102,9 +102,9 @@ def test_a_taken_port_is_one_line() -> None:
     with bind("127.0.0.1", 0) as taken:
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(EngineError, match=f"--port {port}: cannot listen at 127.0.0.1"):
+        with pytest.raises(CbbenchError, match=f"^port: {port}: cannot listen at 127.0.0.1"):
             bind("127.0.0.1", port)
-    with pytest.raises(EngineError, match="--host"):
+    with pytest.raises(CbbenchError, match=r"^host: nowhere\.invalid, `port` 80"):
         bind("nowhere.invalid", 80)
 
 

@@ -17,7 +17,7 @@ from engines.reference import load_model  # noqa: E402
 from engines.remote.config import RemoteConfig  # noqa: E402
 from engines.remote.engine import RemoteEngine  # noqa: E402
 from engines.scheduling.config import SchedulerConfig  # noqa: E402
-from engines.serve.reference import reference_server  # noqa: E402
+from engines.serve.server import reference_server  # noqa: E402
 from tests.engines.serve.serving import WAIT_S, Running, serving  # noqa: E402
 from workloads.pacing import Pacing  # noqa: E402
 from workloads.plan import RequestPlan  # noqa: E402

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from engines.base import EngineError
 from engines.reference.kernels import triton_attention
 from engines.reference.kernels.triton_attention import EagerStep
 from engines.reference.kernels.triton_decode import SPLIT
 from tests.engines.kernels.checks.paged import DEVICE, assert_close, case, reference
+from workloads.errors import CbbenchError
 
 
 def upload(array: np.ndarray) -> torch.Tensor:
@@ -48,5 +48,5 @@ def test_the_pool_is_only_read() -> None:
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 32, 80), (8, 8, 256), (66, 2, 64)])
 def test_heads_that_cannot_be_tiled_are_refused(heads: int, kv_heads: int, head_dim: int) -> None:
     triton_attention.require_shape(9, 3, 64)
-    with pytest.raises(EngineError, match=f"{heads} heads of {head_dim}"):
+    with pytest.raises(CbbenchError, match=f"{heads} heads of {head_dim}"):
         triton_attention.require_shape(heads, kv_heads, head_dim)

@@ -10,6 +10,7 @@ from engines.reference.kernels import triton_sampling
 from engines.reference.kernels._triton import tl, triton
 from engines.scheduling.request import Sampling
 from tests.engines.kernels.checks.paged import DEVICE, DTYPES
+from tests.engines.reference.stepping import next_tokens as expected_tokens
 
 VOCAB = 2 * triton_sampling.BLOCK + 37
 MODES = [
@@ -61,7 +62,7 @@ def test_the_tokens_are_the_oracles(vocab: int, dtype: torch.dtype) -> None:
     logits = rows(len(MODES), vocab, dtype)
     for step in range(2 if vocab > 50 else 1):
         indices = [step + 100 * row for row in range(len(MODES))]
-        expected = sampling.next_tokens(logits, MODES, indices)
+        expected = expected_tokens(logits, MODES, indices)
         assert next_tokens(logits, MODES, indices).tolist() == expected.tolist()
 
 
@@ -71,7 +72,7 @@ def test_ties_are_cut_in_order_of_id(mode: Sampling) -> None:
     """Logits of three values, of both signs and both zeros."""
     logits = torch.tensor([2.0, 0.0, -0.0, -1.0], device=DEVICE)[rows(1, 60).long().remainder(4)]
     many = logits.half().expand(8, -1).contiguous()
-    expected = sampling.next_tokens(many, [mode] * 8, range(8))
+    expected = expected_tokens(many, [mode] * 8, range(8))
     assert next_tokens(many, [mode] * 8, range(8)).tolist() == expected.tolist()
 
 

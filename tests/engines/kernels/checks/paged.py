@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 import torch
 
-from engines.reference.kernels.reference import paged_attention as oracle
+from engines.reference.kernels.oracles import paged_attention as oracle
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CANARY = 7.0

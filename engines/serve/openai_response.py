@@ -25,7 +25,7 @@ def usage(prompt_tokens: int, completion_tokens: int) -> Json:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ApiResponse:
     """The objects of one answer of one of the two endpoints."""
 
     api: Literal["completions", "chat"]

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.serve.text import Text
+from engines.serve.detokenizer import Detokenizer
 
 
-def typed(pieces: list[bytes], *stops: str, min_tokens: int = 0) -> tuple[list[str], Text]:
+def typed(pieces: list[bytes], *stops: str, min_tokens: int = 0) -> tuple[list[str], Detokenizer]:
     """What is shown after each token, and at the end; a token's bytes are pieces[token]."""
-    text = Text(pieces.__getitem__, stops, min_tokens)
+    text = Detokenizer(pieces.__getitem__, stops, min_tokens)
     shown = []
     for token in range(len(pieces)):
         shown.append(text.push(token))
@@ -72,7 +72,7 @@ def _cut(data: bytes, cuts: list[int]) -> list[bytes]:
 
 @pytest.mark.parametrize("tokens", [0, 1])
 def test_nothing_more_comes_after_the_end(tokens: int) -> None:
-    text = Text([b"x"].__getitem__, ("xy",))
+    text = Detokenizer([b"x"].__getitem__, ("xy",))
     for token in range(tokens):
         assert text.push(token) == ""
     assert text.end() == "x" * tokens

@@ -10,7 +10,7 @@ from engines.scheduling.plan import StepPlan
 from engines.scheduling.request import Request
 
 
-def dry_step(counts: Sequence[int]) -> StepPlan:
+def synthetic_step(counts: Sequence[int]) -> StepPlan:
     """A step of one row per count, each from its first position on. It writes to the dummy block alone."""
     rows = np.arange(len(counts))
     nothing = np.empty(0, dtype=np.int64)

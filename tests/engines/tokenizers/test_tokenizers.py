@@ -12,10 +12,10 @@ import pytest
 
 tokenizers = pytest.importorskip("tokenizers")
 
-from engines.base import EngineError  # noqa: E402
-from engines.serve.chat import PLAIN, ChatTemplate, TemplateError  # noqa: E402
-from engines.serve.load_text import TextSide, load_text  # noqa: E402
-from engines.serve.tokenizer import ByteTokenizer, Tokenizer, byte_of_character  # noqa: E402
+from engines.tokenizers.chat_template import PLAIN, ChatTemplate, TemplateError  # noqa: E402
+from engines.tokenizers.model_text import ModelText, load_model_text  # noqa: E402
+from engines.tokenizers.tokenizer import ByteTokenizer, Tokenizer, byte_of_character  # noqa: E402
+from workloads.errors import CbbenchError  # noqa: E402
 
 TEXT = "Hello, world! It's 2024 — naïve café\n\n  x 日本語 🎉🇩🇪\t"
 SAY_HI = [{"role": "user", "content": "Hi"}]
@@ -43,7 +43,7 @@ def test_the_bytes_of_gpt2_are_a_bijection() -> None:
 def test_smollm2_from_its_gguf_file() -> None:
     assert SMOLLM2 is not None
     folder = Path(str(SMOLLM2.origin)).parent
-    text = load_text(next(folder.glob("*.gguf")))
+    text = load_model_text(next(folder.glob("*.gguf")))
     ids = text.tokenizer.encode(TEXT, raw=True)
     # Hello , _world ! _It 's _ 2 0 2 4 _— : a space goes with the word behind it, and every digit stands alone.
     assert ids[:12] == [19556, 28, 905, 17, 657, 506, 216, 34, 32, 34, 36, 1841]
@@ -95,7 +95,7 @@ def test_sentencepiece_in_a_gguf_file(tmp_path: Path) -> None:
         ggml__eos_token_id=2,
         chat_template="{{ bos_token }}{% for m in messages %}{{ m['content'] }}{{ eos_token }}{% endfor %}",
     )
-    text = load_text(path)
+    text = load_model_text(path)
     assert text.tokenizer.encode("ab a", raw=True) == [1, 10, 9]
     assert text.tokenizer.encode("aé", raw=False) == [9, 3, 4]
     assert read_back(text.tokenizer, [10, 9, 3, 4, 2]) == " ab aé"
@@ -112,7 +112,7 @@ def test_words_are_split_as_the_model_learned_them(tmp_path: Path, pre: str, wor
     """Pieces long enough to hold more show where a word ended, as nothing merges across it."""
     pieces = ["x", "1", "2", "3", "Ġ", "12", "123", "Ġ123", "Ġx"]
     merges = ["1 2", "12 3", "Ġ 123", "Ġ x"]
-    tokenizer = load_text(
+    tokenizer = load_model_text(
         gguf(tmp_path / "x.gguf", ggml__model="gpt2", ggml__pre=pre, ggml__tokens=pieces, ggml__merges=merges)
     ).tokenizer
     assert [tokenizer.token_bytes(token).decode() for token in tokenizer.encode("x 123", raw=True)] == words
@@ -130,13 +130,13 @@ def test_files_that_are_of_no_use(tmp_path: Path) -> None:
     }
     for name, (data, says) in bad.items():
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(EngineError, match=says):
-            load_text(tmp_path / name)
-    with pytest.raises(EngineError, match=r"gone.gguf: No such file"):
-        load_text(tmp_path / "gone.gguf")
+        with pytest.raises(CbbenchError, match=says):
+            load_model_text(tmp_path / name)
+    with pytest.raises(CbbenchError, match=r"gone.gguf: No such file"):
+        load_model_text(tmp_path / "gone.gguf")
 
 
-def folder_with(folder: Path, **settings: Any) -> TextSide:
+def folder_with(folder: Path, **settings: Any) -> ModelText:
     model = tokenizers.models.BPE({"h": 0, "i": 1, "hi": 2}, [("h", "i")])
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -145,7 +145,7 @@ def folder_with(folder: Path, **settings: Any) -> TextSide:
     tokenizer.add_tokens(["🙂 plain"])
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    return load_text(folder)
+    return load_model_text(folder)
 
 
 def test_a_hugging_face_folder(tmp_path: Path) -> None:
@@ -168,11 +168,11 @@ def test_a_hugging_face_folder(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_of_no_use(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"tokenizer.json is not there"):
-        load_text(tmp_path)
+    with pytest.raises(CbbenchError, match=r"tokenizer.json is not there"):
+        load_model_text(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(EngineError, match="not a readable tokenizer"):
-        load_text(tmp_path)
+    with pytest.raises(CbbenchError, match="not a readable tokenizer"):
+        load_model_text(tmp_path)
 
 
 def test_templates_may_refuse_and_may_not_reach_out() -> None:

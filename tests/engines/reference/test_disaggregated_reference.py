@@ -7,14 +7,14 @@ import threading
 import numpy as np
 import pytest
 
-from engines.base import EngineError, Observer, RunRecord, Signal, SilentObserver
+from engines.base import Observer, RequestRow, RunRecord, Signal, SilentObserver
 from engines.ledger import check_identities
-from engines.reference.engine import LoadedModel, ReferenceEngine
-from engines.reference.model.weights import load_model
-from engines.reference.pair import ReferencePair
-from engines.request_table import RequestRow
+from engines.reference.disaggregated import DisaggregatedReferenceEngine
+from engines.reference.engine import ReferenceEngine
+from engines.reference.model.weights import LoadedModel, load_model
 from engines.scheduling.config import DisaggregatedConfig, SchedulerConfig
 from engines.scheduling.request import Request, Sampling
+from workloads.errors import CbbenchError
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 
@@ -35,7 +35,7 @@ def _config(**changes: object) -> SchedulerConfig:
 
 
 def _tokens(
-    engine: ReferenceEngine | ReferencePair, plan: RequestPlan = PLAN
+    engine: ReferenceEngine | DisaggregatedReferenceEngine, plan: RequestPlan = PLAN
 ) -> tuple[RunRecord, dict[int, list[int]]]:
     """The record, and every request's output."""
     requests: list[Request] = []
@@ -61,7 +61,9 @@ def _tokens(
 def test_tokens_are_those_of_one_engine(model: LoadedModel, sampling: Sampling, decode_blocks: int) -> None:
     """26 blocks of 4 tokens hold one long request: others give way and are computed again where they decode."""
     _, expected = _tokens(ReferenceEngine(model, _config(), sampling=sampling))
-    pair = ReferencePair(model, DisaggregatedConfig(_config(), _config(kv_blocks=decode_blocks)), sampling=sampling)
+    pair = DisaggregatedReferenceEngine(
+        model, DisaggregatedConfig(_config(), _config(kv_blocks=decode_blocks)), sampling=sampling
+    )
     record, found = _tokens(pair)
     assert found == expected
     prefill, decode = (record.steps[record.steps["instance"] == one] for one in (0, 1))
@@ -76,7 +78,7 @@ def test_tokens_are_those_of_one_engine(model: LoadedModel, sampling: Sampling, 
 def test_copies_that_are_missing_would_be_seen(model: LoadedModel) -> None:
     """The oracle has teeth: with a link that copies nothing, tokens are others."""
     _, expected = _tokens(ReferenceEngine(model, _config()))
-    pair = ReferencePair(model, DisaggregatedConfig(_config(), _config()))
+    pair = DisaggregatedReferenceEngine(model, DisaggregatedConfig(_config(), _config()))
     pair._prefill.pool, kept = pair._decode.pool, pair._prefill.pool  # copies from the wrong pool
     _, found = _tokens(pair)
     pair._prefill.pool = kept
@@ -87,13 +89,13 @@ def test_two_prompts_that_begin_alike_share_blocks_until_both_have_gone(model: L
     plan = RequestPlan.of([40] * 8, [6] * 8, session=np.zeros(8, dtype=np.int64))
     _, expected = _tokens(ReferenceEngine(model, _config()), plan)
     caching = _config(prefix_caching=True, kv_blocks=40)
-    record, found = _tokens(ReferencePair(model, DisaggregatedConfig(caching, caching)), plan)
+    record, found = _tokens(DisaggregatedReferenceEngine(model, DisaggregatedConfig(caching, caching)), plan)
     assert found == expected
     assert record.steps["prefix_hit_tokens"].sum() > 0
 
 
 def test_it_runs_again_and_leaves_no_thread(model: LoadedModel) -> None:
-    pair = ReferencePair(model, DisaggregatedConfig(_config(), _config()))
+    pair = DisaggregatedReferenceEngine(model, DisaggregatedConfig(_config(), _config()))
     before = threading.active_count()
     first, second = (_tokens(pair) for _ in range(2))
     assert first[1] == second[1]
@@ -102,7 +104,7 @@ def test_it_runs_again_and_leaves_no_thread(model: LoadedModel) -> None:
 
 
 def test_steps_of_the_two_overlap_in_time(model: LoadedModel) -> None:
-    record, _ = _tokens(ReferencePair(model, DisaggregatedConfig(_config(), _config())))
+    record, _ = _tokens(DisaggregatedReferenceEngine(model, DisaggregatedConfig(_config(), _config())))
     prefill, decode = (record.steps[record.steps["instance"] == one] for one in (0, 1))
     both = (prefill["start_ns"][:, None] < decode["end_ns"]) & (decode["start_ns"] < prefill["end_ns"][:, None])
     assert both.any()
@@ -125,7 +127,7 @@ class StopsAfter(SilentObserver):
 
 
 def test_a_run_that_is_broken_off_ends_with_everything_accounted_for(model: LoadedModel) -> None:
-    pair = ReferencePair(model, DisaggregatedConfig(_config(), _config(kv_blocks=40)))
+    pair = DisaggregatedReferenceEngine(model, DisaggregatedConfig(_config(), _config(kv_blocks=40)))
     observer: Observer = StopsAfter(5)
     record = pair.run(PLAN, Pacing(PLAN.arrivals_ugap), observer)
     assert record.interrupted
@@ -134,7 +136,9 @@ def test_a_run_that_is_broken_off_ends_with_everything_accounted_for(model: Load
 
 
 def test_describe_says_what_each_has(model: LoadedModel) -> None:
-    described = ReferencePair(model, DisaggregatedConfig(_config(kv_blocks=50, max_num_seqs=3), _config())).describe()
+    described = DisaggregatedReferenceEngine(
+        model, DisaggregatedConfig(_config(kv_blocks=50, max_num_seqs=3), _config())
+    ).describe()
     assert described["disaggregate"] is True
     assert (described["prefill_kv_blocks"], described["kv_blocks"]) == (50, 200)
     assert (described["prefill_max_num_seqs"], described["threads"]) == (3, 1)
@@ -143,12 +147,16 @@ def test_describe_says_what_each_has(model: LoadedModel) -> None:
 @pytest.mark.parametrize(
     ("prefill", "decode", "says"),
     [
-        (10**12, 200, r"--prefill-kv-blocks 1000000000000: .* GiB of KV, .* GiB are free beside the decode instance's"),
-        (200, 10**12, r"--kv-blocks 1000000000000: .* GiB of KV, .* GiB are free"),
+        (
+            10**12,
+            200,
+            r"^prefill_kv_blocks: 1000000000000 blocks take .* GiB of KV, .* GiB are free beside the decode instance's",
+        ),
+        (200, 10**12, r"^kv_blocks: 1000000000000 blocks take .* GiB of KV, .* GiB are free"),
     ],
 )
 def test_a_pool_that_does_not_fit_is_refused_by_its_name(
     model: LoadedModel, prefill: int, decode: int, says: str
 ) -> None:
-    with pytest.raises(EngineError, match=says):
-        ReferencePair(model, DisaggregatedConfig(_config(kv_blocks=prefill), _config(kv_blocks=decode)))
+    with pytest.raises(CbbenchError, match=says):
+        DisaggregatedReferenceEngine(model, DisaggregatedConfig(_config(kv_blocks=prefill), _config(kv_blocks=decode)))

@@ -10,21 +10,21 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from engines.base import EngineError
+from workloads.errors import CbbenchError
 
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """All keys and values of the file's header. EngineError where it is not a GGUF file."""
+    """All keys and values of the file's header. CbbenchError where it is not a GGUF file."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Cursor(data).header()
     except OSError as error:
-        raise EngineError(f"{path}: {error.strerror or 'cannot be read'}") from None
+        raise CbbenchError("model", f"{path}: {error.strerror or 'cannot be read'}") from None
     except (struct.error, ValueError, KeyError):
-        raise EngineError(f"{path}: broken or truncated GGUF file") from None
+        raise CbbenchError("model", f"{path}: broken or truncated GGUF file") from None
 
 
 class _Cursor:

@@ -1,4 +1,4 @@
-"""load_text: a model's tokenizer and chat template, from wherever its weights come."""
+"""load_model_text: a model's tokenizer and chat template, from wherever its weights come."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 
 import tokenizers
 
-from engines.base import EngineError
 from engines.reference.model.config import SHAPES, SMOLLM2_FILE, SMOLLM2_PACKAGE
-from engines.serve.chat import PLAIN, ChatTemplate
-from engines.serve.gguf_header import read_header
-from engines.serve.gguf_tokens import build_tokenizer
-from engines.serve.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer
+from engines.tokenizers.chat_template import PLAIN, ChatTemplate
+from engines.tokenizers.gguf_header import read_header
+from engines.tokenizers.gguf_tokenizer import build_tokenizer
+from engines.tokenizers.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer
+from workloads.errors import CbbenchError
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 @dataclass(frozen=True)
-class TextSide:
+class ModelText:
     """How a model reads and writes text."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None  # None: the model takes no chats
 
 
-def files_of(model: str) -> Path | None:
+def model_files(model: str) -> Path | None:
     """Where a model's files are; None for a shape without any."""
     if model not in SHAPES:
         return Path(model)
@@ -37,18 +37,18 @@ def files_of(model: str) -> Path | None:
     return next((Path(folder) / SMOLLM2_FILE for folder in folders), None)
 
 
-def load_text(path: Path | None) -> TextSide:
-    """path: a GGUF file or a Hugging Face folder; None for random weights. EngineError for what cannot be read."""
+def load_model_text(path: Path | None) -> ModelText:
+    """path: a GGUF file or a Hugging Face folder; None for random weights. CbbenchError for what cannot be read."""
     if path is None:
-        return TextSide(ByteTokenizer(), ChatTemplate(PLAIN))
+        return ModelText(ByteTokenizer(), ChatTemplate(PLAIN))
     return _from_folder(path) if path.is_dir() else _from_gguf(path)
 
 
-def _from_gguf(path: Path) -> TextSide:
+def _from_gguf(path: Path) -> ModelText:
     header = read_header(path)
     pieces = header.get("tokenizer.ggml.tokens")
     if pieces is None:
-        raise EngineError(f"{path}: the file holds no tokenizer")
+        raise CbbenchError("model", f"{path}: the file holds no tokenizer")
     source = header.get("tokenizer.chat_template")
     named = {"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token": "padding_token_id"}
     special = {
@@ -57,21 +57,21 @@ def _from_gguf(path: Path) -> TextSide:
         if f"tokenizer.ggml.{key}" in header
     }
     template = ChatTemplate(source, special) if source else None
-    return TextSide(FileTokenizer(build_tokenizer(path, header)), template)
+    return ModelText(FileTokenizer(build_tokenizer(path, header)), template)
 
 
-def _from_folder(folder: Path) -> TextSide:
+def _from_folder(folder: Path) -> ModelText:
     file = folder / "tokenizer.json"
     if not file.exists():
-        raise EngineError(f"{folder}: tokenizer.json is not there, and serving needs it")
+        raise CbbenchError("model", f"{folder}: tokenizer.json is not there, and serving needs it")
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
-        raise EngineError(f"{file}: not a readable tokenizer ({str(error).splitlines()[0]})") from None
+        raise CbbenchError("model", f"{file}: not a readable tokenizer ({str(error).splitlines()[0]})") from None
     settings = _settings(folder / "tokenizer_config.json")
     source = _template_source(folder, settings)
     special = {name: _content(settings[name]) for name in SPECIAL_NAMES if settings.get(name)}
-    return TextSide(FileTokenizer(tokenizer), ChatTemplate(source, special) if source else None)
+    return ModelText(FileTokenizer(tokenizer), ChatTemplate(source, special) if source else None)
 
 
 def _settings(file: Path) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _settings(file: Path) -> dict[str, Any]:
     except ValueError:
         settings = None
     if not isinstance(settings, dict):
-        raise EngineError(f"{file}: not readable JSON")
+        raise CbbenchError("model", f"{file}: not readable JSON")
     return settings
 
 

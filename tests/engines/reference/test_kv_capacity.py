@@ -7,21 +7,20 @@ import weakref
 import pytest
 import torch
 
-from engines.base import EngineError
-from engines.reference.dry_step import dry_step, largest_step, warm_up_steps
-from engines.reference.kv_pool import free_bytes
-from engines.reference.memory import Budget
+from engines.reference.kv_capacity import GpuMemory, free_bytes
 from engines.reference.model.weights import load_model
+from engines.reference.synthetic_steps import largest_step, synthetic_step, warm_up_steps
 from tests.engines.reference.stepping import executor_for, pool_for
+from workloads.errors import CbbenchError
 
 GIB = 2**30
 
 
 def test_blocks_are_a_share_of_what_weights_and_the_largest_step_leave() -> None:
     """141 GiB with 16 of weights: 125 free; 5 for a step; 0.9 of 120 is 108 GiB of blocks of 2 MiB, one the dummy."""
-    assert Budget(free_bytes=125 * GIB, step_bytes=5 * GIB).blocks(0.9, 2 * 2**20) == 108 * 512 - 1
-    assert Budget(free_bytes=100, step_bytes=0).blocks(1.0, 10) == 9
-    assert Budget(free_bytes=29, step_bytes=0).blocks(1.0, 10) == 1
+    assert GpuMemory(free_bytes=125 * GIB, step_bytes=5 * GIB).blocks(0.9, 2 * 2**20) == 108 * 512 - 1
+    assert GpuMemory(free_bytes=100, step_bytes=0).blocks(1.0, 10) == 9
+    assert GpuMemory(free_bytes=29, step_bytes=0).blocks(1.0, 10) == 1
 
 
 def test_what_an_earlier_run_held_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,8 +40,8 @@ def test_what_an_earlier_run_held_counts_as_free(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("free", "step", "share"), [(10 * GIB, 11 * GIB, 0.9), (10 * GIB, 9 * GIB, 1e-4), (0, 0, 1)])
 def test_no_room_for_a_block_is_one_line_that_says_why(free: int, step: int, share: float) -> None:
-    with pytest.raises(EngineError, match=r"^--gpu-memory-utilization .* GiB are free .* --max-num-batched-tokens"):
-        Budget(free, step).blocks(share, 2 * 2**20)
+    with pytest.raises(CbbenchError, match=r"^gpu_memory_utilization: .* GiB are free .* `max_num_batched_tokens`"):
+        GpuMemory(free, step).blocks(share, 2 * 2**20)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +71,6 @@ def test_a_dry_step_writes_to_the_dummy_block_alone() -> None:
     llama = load_model("tiny", dtype="fp32", device="cpu").llama
     pool = pool_for(llama, 1)
     executor = executor_for(llama, pool)
-    executor.submit(dry_step([30, 1, 2]))
+    executor.submit(synthetic_step([30, 1, 2]))
     assert len(executor.collect().tokens) == 3
     assert not torch.any(pool.layers[:, 1])

@@ -1,10 +1,10 @@
-"""What a client asks for: the bodies of the two endpoints, checked, as one Asked. Refusal names the field at fault."""
+"""The request bodies of the two endpoints, validated into one GenerationRequest. ApiError names the field at fault."""
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Meta
 
 from engines.scheduling.request import Sampling
-from engines.serve.refusal import Refusal
 
 COMPLETION_TOKENS = 16  # the OpenAI default
 MOST_STOPS = 16
@@ -25,7 +24,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool | None = None
 
 
-class Body(msgspec.Struct, frozen=True, kw_only=True):
+class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Fields of both endpoints; null means not given. Fields that are not here are let pass, except those refused."""
 
     model: str | None = None
@@ -60,20 +59,20 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _HARMLESS = {"n": 1, "best_of": 1, "repetition_penalty": 1, "response_format": {"type": "text"}}
-_NOT_DONE = Body.__struct_fields__[Body.__struct_fields__.index("n") :]
+_NOT_DONE = ApiRequest.__struct_fields__[ApiRequest.__struct_fields__.index("n") :]
 
 
-class CompletionBody(Body, frozen=True, kw_only=True):
+class CompletionRequest(ApiRequest, frozen=True, kw_only=True):
     prompt: str | list[Any]
 
 
-class ChatBody(Body, frozen=True, kw_only=True):
+class ChatRequest(ApiRequest, frozen=True, kw_only=True):
     messages: list[dict[str, Any]]
     max_completion_tokens: AtLeast1 | None = None
 
 
 @dataclass(frozen=True)
-class Asked:
+class GenerationRequest:
     prompt: Sequence[int]
     max_tokens: int
     min_tokens: int
@@ -86,40 +85,40 @@ class Asked:
     include_usage: bool
 
 
-AnyBody = TypeVar("AnyBody", bound=Body)
+AnyRequest = TypeVar("AnyRequest", bound=ApiRequest)
 
 
-def decode(raw: bytes, kind: type[AnyBody]) -> AnyBody:
+def decode(raw: bytes, kind: type[AnyRequest]) -> AnyRequest:
     try:
         body = msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        raise _refusal(error) from None
+        raise _api_error(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refusal(400, f"the body is not JSON: {error}") from None
+        raise ApiError(400, f"the body is not JSON: {error}") from None
     for field in _NOT_DONE:
         value = getattr(body, field)
         if value and value != _HARMLESS.get(field):
-            raise Refusal(400, f"{field}: not supported by this server", param=field, code="unsupported_parameter")
+            raise ApiError(400, f"{field}: not supported by this server", param=field, code="unsupported_parameter")
     return body
 
 
-def _refusal(error: msgspec.ValidationError) -> Refusal:
+def _api_error(error: msgspec.ValidationError) -> ApiError:
     problem, _, path = str(error).partition(" - at `$")
     if missing := re.search(r"required field `(.*)`", problem):
-        return Refusal(400, f"{missing[1]}: is missing", param=missing[1], code="missing_required_parameter")
+        return ApiError(400, f"{missing[1]}: is missing", param=missing[1], code="missing_required_parameter")
     param = re.match(r"\.?(\w*)", path)[1] or None  # type: ignore[index]
     problem = problem[:1].lower() + problem[1:].replace("`", "")
-    return Refusal(400, f"{param or 'the body'}: {problem}", param=param, code="invalid_value")
+    return ApiError(400, f"{param or 'the body'}: {problem}", param=param, code="invalid_value")
 
 
-def asked_of(body: Body, prompt: Sequence[int], max_tokens: int) -> Asked:
+def generation_request(body: ApiRequest, prompt: Sequence[int], max_tokens: int) -> GenerationRequest:
     min_tokens = body.min_tokens or 0
     if min_tokens > max_tokens:
-        raise Refusal(400, f"min_tokens: {min_tokens} is more than max_tokens {max_tokens}", param="min_tokens")
+        raise ApiError(400, f"min_tokens: {min_tokens} is more than max_tokens {max_tokens}", param="min_tokens")
     stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     if not all(stops) or len(stops) > MOST_STOPS:
-        raise Refusal(400, f"stop: want up to {MOST_STOPS} strings that are not empty", param="stop")
-    return Asked(
+        raise ApiError(400, f"stop: want up to {MOST_STOPS} strings that are not empty", param="stop")
+    return GenerationRequest(
         prompt=prompt,
         max_tokens=max_tokens,
         min_tokens=min_tokens,
@@ -133,7 +132,7 @@ def asked_of(body: Body, prompt: Sequence[int], max_tokens: int) -> Asked:
     )
 
 
-def _sampling(body: Body) -> Sampling:
+def _sampling(body: ApiRequest) -> Sampling:
     temperature = 1.0 if body.temperature is None else body.temperature
     seed = secrets.randbits(63) if body.seed is None else body.seed & _SEED_MASK
     return Sampling(temperature, max(body.top_k or 0, 0), 1.0 if body.top_p is None else body.top_p, seed)
@@ -143,33 +142,30 @@ def single_prompt(prompt: str | list[Any]) -> str | list[int]:
     """Text or token ids; a list that holds one prompt is that prompt."""
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
         if len(prompt) > 1:
-            raise Refusal(400, f"prompt: one prompt a request, got {len(prompt)}", param="prompt")
+            raise ApiError(400, f"prompt: one prompt a request, got {len(prompt)}", param="prompt")
         prompt = prompt[0]
     if isinstance(prompt, list) and all(type(token) is int for token in prompt):
         return prompt
     if isinstance(prompt, str):
         return prompt
-    raise Refusal(400, "prompt: want text or token ids", param="prompt")
+    raise ApiError(400, "prompt: want text or token ids", param="prompt")
 
 
-def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages whose content is text, as chat templates want it; the parts of a list are joined."""
-    if not messages:
-        raise Refusal(400, "messages: want at least one", param="messages")
-    plain = []
-    for i, message in enumerate(messages):
-        if not isinstance(message.get("role"), str):
-            raise Refusal(400, f"messages[{i}].role: want a string", param="messages")
-        content = message.get("content")
-        if isinstance(content, list):
-            content = "".join(_text_of(part, i) for part in content)
-        if not isinstance(content, str):
-            raise Refusal(400, f"messages[{i}].content: want text", param="messages")
-        plain.append({**message, "content": content})
-    return plain
+class ApiError(Exception):
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        """param: the field of the request that is to blame, if one is."""
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
 
-
-def _text_of(part: Any, i: int) -> str:
-    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
-        return str(part["text"])
-    raise Refusal(400, f"messages[{i}].content: only parts of type text are supported", param="messages")
+    def body(self) -> dict[str, Any]:
+        kind = (
+            "rate_limit_error"
+            if self.status == 429
+            else "server_error"
+            if self.status >= 500
+            else "invalid_request_error"
+        )
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from engines.reference import sampling
-from engines.reference.batch import Batch, flatten
-from engines.reference.seats import Seats
+from engines.reference.batch import Batch, SlotTokens, flatten
 from engines.scheduling.request import GREEDY, Request, Sampling
 from tests.engines.reference.stepping import Row, Tables, request, step_plan
 
@@ -26,12 +25,12 @@ def decoding(index: int, prompt: list[int], outputs: list[int], how: Sampling = 
     return one
 
 
-def step(seats: Seats, *rows: Row) -> Batch:
+def step(seats: SlotTokens, *rows: Row) -> Batch:
     return flatten(step_plan(rows, TABLES), BLOCK_SIZE, seats)
 
 
 def test_a_decode_is_fed_the_token_of_its_seat_by_name() -> None:
-    seats = Seats(2)
+    seats = SlotTokens(2)
     one, other = request(0, FIRST, 20), request(1, SECOND, 20)
     prompts = step(seats, Row(one, 1, 0, 5), Row(other, 0, 0, 3))
     assert sorted(prompts.ids) == sorted(FIRST + SECOND)
@@ -43,7 +42,7 @@ def test_a_decode_is_fed_the_token_of_its_seat_by_name() -> None:
 
 def test_where_the_host_can_read_the_token_it_is_fed_itself() -> None:
     tokens = np.array([70, 71], dtype=np.int64)
-    seats = Seats(2, tokens)
+    seats = SlotTokens(2, tokens)
     one = request(0, FIRST, 20)
     step(seats, Row(one, 1, 0, 5))
     tokens[1] = 99
@@ -52,18 +51,18 @@ def test_where_the_host_can_read_the_token_it_is_fed_itself() -> None:
 
 def test_who_comes_into_a_seat_at_its_last_ones_position_is_fed_its_own_token() -> None:
     """As one that was swapped out does, and came back to another seat."""
-    seats = Seats(2)
+    seats = SlotTokens(2)
     step(seats, Row(request(0, FIRST, 20), 0, 0, 5))
     assert step(seats, Row(decoding(1, SECOND, [31, 32, 33]), 0, 5, 1)).ids.tolist() == [33]
 
 
 def test_a_token_that_the_host_has_not_seen_is_taken_from_the_seat() -> None:
     """As where a benchmark leaves out the prompts: no step here has sampled the first token."""
-    assert step(Seats(2), Row(request(0, FIRST, 20), 1, 5, 1)).ids.tolist() == [-2]
+    assert step(SlotTokens(2), Row(request(0, FIRST, 20), 1, 5, 1)).ids.tolist() == [-2]
 
 
 def test_what_is_computed_again_is_fed_from_the_host() -> None:
-    seats = Seats(2)
+    seats = SlotTokens(2)
     one = request(0, FIRST, 20)
     step(seats, Row(one, 0, 0, 5))
     assert step(seats, Row(one, 0, 2, 1, samples=False)).ids.tolist() == [13]
@@ -71,7 +70,7 @@ def test_what_is_computed_again_is_fed_from_the_host() -> None:
 
 
 def test_a_row_of_padding_alone_feeds_no_token_of_its_seat() -> None:
-    seats = Seats(2)
+    seats = SlotTokens(2)
     one, other = request(0, FIRST, 20), request(1, SECOND, 20)
     step(seats, Row(one, 0, 0, 5), Row(other, 1, 0, 3))
     batch = step(seats, Row(other, 1, 3, 1), Row(one, 0, 5, 0, padding=2, samples=False))
@@ -80,7 +79,7 @@ def test_a_row_of_padding_alone_feeds_no_token_of_its_seat() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_sampling_columns_are_those_of_who_sits_there(order: tuple[int, int]) -> None:
-    seats = Seats(2)
+    seats = SlotTokens(2)
     step(seats, Row(request(5, SECOND, 20), 0, 0, 3), Row(request(6, SECOND, 20), 1, 0, 3))
     one, other = decoding(0, FIRST, [31, 32], HOT), decoding(1, SECOND, [], Sampling(seed=8))
     for outputs in (2, 3):

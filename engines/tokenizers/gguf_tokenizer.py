@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from engines.base import EngineError
+from workloads.errors import CbbenchError
 
 CONTROL, USER_DEFINED = 3, 4  # kinds in tokenizer.ggml.token_type
 
@@ -18,14 +18,14 @@ _WORDS = (
 
 
 def build_tokenizer(path: Path, header: dict[str, Any]) -> Tokenizer:
-    """EngineError where the file's kind of tokenizer is not supported."""
+    """CbbenchError where the file's kind of tokenizer is not supported."""
     model = header.get("tokenizer.ggml.model")
     if model not in ("gpt2", "llama"):
-        raise EngineError(f"{path}: tokenizer {model!r} is not supported (supported: gpt2, llama)")
+        raise CbbenchError("model", f"{path}: tokenizer {model!r} is not supported (supported: gpt2, llama)")
     try:
         tokenizer = _byte_level(path, header) if model == "gpt2" else _sentencepiece(header)
     except KeyError as missing:
-        raise EngineError(f"{path}: key {missing} is missing") from None
+        raise CbbenchError("model", f"{path}: key {missing} is missing") from None
     pieces = header["tokenizer.ggml.tokens"]
     for token, kind in enumerate(header.get("tokenizer.ggml.token_type", ())):
         if kind in (CONTROL, USER_DEFINED):
@@ -61,7 +61,9 @@ def _words(path: Path, split: str) -> pre_tokenizers.PreTokenizer:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), gpt2])
     digits = {"qwen2": "", "llama-bpe": "{1,3}"}.get(split)
     if digits is None:
-        raise EngineError(f"{path}: word splitting {split!r} is not supported (gpt-2, smollm, qwen2, llama-bpe are)")
+        raise CbbenchError(
+            "model", f"{path}: word splitting {split!r} is not supported (gpt-2, smollm, qwen2, llama-bpe are)"
+        )
     words = pre_tokenizers.Split(Regex(_WORDS.replace("DIGITS", digits)), "isolated")
     return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 

@@ -48,3 +48,26 @@ def _to_json(value: Any, indent: int | None = None) -> str:
 
 def _raise(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
+
+
+def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose content is text, as chat templates want it; parts of a list are joined. TemplateError."""
+    if not messages:
+        raise TemplateError("messages: want at least one")
+    plain = []
+    for i, message in enumerate(messages):
+        if not isinstance(message.get("role"), str):
+            raise TemplateError(f"messages[{i}].role: want a string")
+        content = message.get("content")
+        if isinstance(content, list):
+            content = "".join(_text_of(part, i) for part in content)
+        if not isinstance(content, str):
+            raise TemplateError(f"messages[{i}].content: want text")
+        plain.append({**message, "content": content})
+    return plain
+
+
+def _text_of(part: Any, i: int) -> str:
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    raise TemplateError(f"messages[{i}].content: only parts of type text are supported")

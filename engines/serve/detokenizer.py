@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Callable, Sequence
 
 
-class Text:
+class Detokenizer:
     """The text of one answer as it grows."""
 
     def __init__(self, token_bytes: Callable[[int], bytes], stops: Sequence[str] = (), min_tokens: int = 0) -> None:
