@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from engines.base import SilentObserver
+from engines.ledger import check_identities
 from engines.reference.engine import ReferenceEngine
 from engines.reference.kv_capacity import default_kv_blocks
 from engines.reference.model.weights import LoadedModel, load_model
