@@ -210,7 +210,7 @@ def test_a_server_that_refuses_leaves_no_folder(cbbench: Call) -> None:
 def test_describe_and_a_sample_that_is_a_file_again(cbbench: Call) -> None:
     described = cbbench("workload", "describe", "prompts.jsonl")
     assert described.code == 0
-    assert "guesses, a token for 4 bytes" in " ".join(described.out.split())
+    assert "estimates, a token for 4 bytes" in " ".join(described.out.split())
     sample = cbbench("workload", "sample", "prompts.jsonl", "--count", 3, "--format", "jsonl")
     Path("again.jsonl").write_text(sample.out)
     for name in ("prompts", "again"):
