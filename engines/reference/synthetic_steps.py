@@ -1,4 +1,4 @@
-"""Steps of nobody: what a step of some shape costs in time and memory, without a request."""
+"""Synthetic warm-up steps: a step of a given shape without requests, to measure its time and memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engines.scheduling.request import Request
 
 
 def synthetic_step(counts: Sequence[int]) -> StepPlan:
-    """A step of one row per count, each from its first position on. It writes to the dummy block alone."""
+    """A step of one row per count, each from position 0. It writes to the dummy block only."""
     rows = np.arange(len(counts))
     nothing = np.empty(0, dtype=np.int64)
     return StepPlan(
@@ -31,9 +31,9 @@ def synthetic_step(counts: Sequence[int]) -> StepPlan:
 
 
 def largest_step(max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> list[int]:
-    """Tokens per row of a step that needs the most memory: the whole budget, in as many rows as there are seats."""
+    """Tokens per row of a step that needs the most memory: the whole budget, in max_num_seqs rows."""
     counts, left = [], max_num_batched_tokens
-    for others in reversed(range(max_num_seqs)):  # a token at least for each row that follows
+    for others in reversed(range(max_num_seqs)):  # each row that follows gets at least one token
         counts.append(max(min(left - others, max_model_len), 1))
         left -= counts[-1]
     return counts

@@ -67,7 +67,7 @@ def test_a_gpu_meets_prompts_of_every_size_before_the_clock_runs() -> None:
     assert warm_up_steps(1, 2, every_size=True) == [[2], [1], [1]]
 
 
-def test_a_dry_step_writes_to_the_dummy_block_alone() -> None:
+def test_a_synthetic_step_writes_to_the_dummy_block_only() -> None:
     llama = load_model("tiny", dtype="fp32", device="cpu").llama
     pool = pool_for(llama, 1)
     executor = executor_for(llama, pool)
