@@ -23,8 +23,8 @@ from itertools import count
 
 import msgspec
 
-from engines.remote import stamps
-from engines.remote.reactor import EVENT_READ, EVENT_WRITE, Reactor
+from engines.remote import kernel_stamps
+from engines.remote.socket_poller import EVENT_READ, EVENT_WRITE, SocketPoller
 
 _BEGIN = b'data: {"id":"cmpl-0123456789abcdef","object":"text_completion","created":1700000000,"model":"truth",'
 EVENT = _BEGIN + b'"choices":[{"index":0,"text":" hello","logprobs":null,"finish_reason":%b,"stop_reason":null}]}\n\n'
@@ -85,7 +85,7 @@ class Server:
         self.log: list[Truth] = []
         self.due: list[tuple[int, int, Stream]] = []
         self.order = count()
-        self.reactor = Reactor()
+        self.reactor = SocketPoller()
         self.listener = socket.create_server(("127.0.0.1", args.port), backlog=4096)
         self.listener.setblocking(False)
         self.reactor.watch(self.listener.fileno(), EVENT_READ, self.accept)
@@ -154,7 +154,7 @@ class Server:
                 sock, _address = self.listener.accept()
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                stamps.enable(sock)
+                kernel_stamps.enable_stamps(sock)
                 self.reactor.watch(sock.fileno(), EVENT_READ, partial(self.handle, Stream(sock)))
 
     def handle(self, stream: Stream, events: int) -> None:
@@ -163,14 +163,14 @@ class Server:
         if not events & EVENT_READ or stream.sock.fileno() < 0:
             return
         try:
-            data, control, _, _ = stream.sock.recvmsg(65536, stamps.CONTROL_BYTES)
+            data, control, _, _ = stream.sock.recvmsg(65536, kernel_stamps.CONTROL_BYTES)
         except OSError:
             data, control = b"", []
         now_ns = time.monotonic_ns()
         if not data:
             self.drop(stream)
             return
-        came_ns = stamps.arrival_ns(control, now_ns) or now_ns
+        came_ns = kernel_stamps.arrival_ns(control, now_ns) or now_ns
         stream.unread += data
         head, found, rest = stream.unread.partition(b"\r\n\r\n")
         length = int((head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]) or 0)

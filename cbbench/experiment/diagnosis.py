@@ -17,8 +17,8 @@ import msgspec
 from cbbench import __version__
 from cbbench.experiment.environment import cpu_model
 from engines.base import GpuSample
-from engines.remote import stamps
-from engines.remote.reactor import Reactor
+from engines.remote import kernel_stamps
+from engines.remote.socket_poller import SocketPoller
 from engines.telemetry import GpuInfo, open_gpus
 
 # What of a CPU's vector units matters to matrix products, x86 and then Arm, by their names in /proc/cpuinfo.
@@ -198,14 +198,14 @@ def _kernel_stamps_a_byte() -> bool:
             receiver, _ = server.accept()
             with receiver:
                 receiver.settimeout(5)
-                enabled = stamps.enable(receiver)
+                enabled = kernel_stamps.enable_stamps(receiver)
                 sender.sendall(b".")
-                _, control, *_ = receiver.recvmsg(1, stamps.CONTROL_BYTES)
-                return enabled and stamps.arrival_ns(control, time.monotonic_ns()) is not None
+                _, control, *_ = receiver.recvmsg(1, kernel_stamps.CONTROL_BYTES)
+                return enabled and kernel_stamps.arrival_ns(control, time.monotonic_ns()) is not None
 
 
 def _has_precise_timer() -> bool:
-    reactor = Reactor()
+    reactor = SocketPoller()
     try:
         return reactor.precise
     finally:

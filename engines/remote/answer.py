@@ -1,23 +1,40 @@
-"""Answer: what has come back of one request so far, and what it amounts to when it has ended."""
+"""StreamedAnswer: what has come back of one request so far, and what it amounts to when it has ended."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.remote.failure import Failure
 from engines.remote.sse import SseEvent, SseParser
+
+FailureKind = Literal[
+    "connect",  # no connection
+    "timeout",  # no byte of the answer for too long
+    "http_4xx",
+    "http_5xx",
+    "stream_error",  # the server said in the stream that it failed, or spoke gibberish
+    "truncated",  # the connection or the stream ended before the answer did
+    "empty",  # an answer without a token
+    "client",  # we could not: out of sockets, or a bug of ours
+]
+
+
+class Failure(NamedTuple):
+    kind: FailureKind
+    message: str
+
 
 BODY_HEAD_BYTES = 2048  # kept of a body that is not a stream of events
 
 # Reads one event into the answer: (answer, event, at_ns).
-Interpret = Callable[["Answer", SseEvent, int], None]
+Interpret = Callable[["StreamedAnswer", SseEvent, int], None]
 
 
-class Answer:
+class StreamedAnswer:
     """Times are of time.monotonic_ns(). A token event is one with text, reasoning or a tool call in it.
 
     An event without any may still be a token (of a special kind, or half a character): those are kept apart in

@@ -11,17 +11,55 @@ from typing import Any, Protocol
 
 import httptools
 
-from engines.remote import stamps
+from engines.remote.answer import Failure
 from engines.remote.config import Target
-from engines.remote.failure import Failure
-from engines.remote.reactor import EVENT_READ, EVENT_WRITE, Reactor
-from engines.remote.tls import TlsLayer
+from engines.remote.kernel_stamps import CONTROL_BYTES, arrival_ns, enable_stamps
+from engines.remote.socket_poller import EVENT_READ, EVENT_WRITE, SocketPoller
+
+
+class TlsLayer:
+    """Ciphertext in, plain text out, and the reverse. Whatever `outgoing()` gives must be sent after every call."""
+
+    def __init__(self, context: ssl.SSLContext, host: str) -> None:
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._ssl = context.wrap_bio(self._in, self._out, server_hostname=host)
+        self.ready = False  # the handshake is over
+
+    def handshake(self) -> None:
+        """As far as it gets with what has come in. Raises ssl.SSLError."""
+        try:
+            self._ssl.do_handshake()
+        except ssl.SSLWantReadError:
+            return
+        self.ready = True
+
+    def encrypt(self, data: bytes) -> None:
+        self._ssl.write(data)
+
+    def decrypt(self, data: bytes) -> bytes:
+        """The plain text that `data` completes. Raises ssl.SSLError."""
+        self._in.write(data)
+        if not self.ready:
+            self.handshake()
+            if not self.ready:
+                return b""
+        pieces = []
+        try:
+            while piece := self._ssl.read(65536):
+                pieces.append(piece)
+        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            pass
+        return b"".join(pieces)
+
+    def outgoing(self) -> bytes:
+        return self._out.read()
+
 
 READ_BYTES = 65536
 OUT_OF_OURS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 
 
-class Answer(Protocol):
+class ResponseSink(Protocol):
     """What the bytes of a response are told to."""
 
     def head(self, status: int, headers: dict[bytes, bytes], at_ns: int) -> None: ...
@@ -46,8 +84,8 @@ class Owner(Protocol):
 class Connection:
     """Times are of time.monotonic_ns(). It starts to connect when made; the owner is told when it is open."""
 
-    def __init__(self, target: Target, reactor: Reactor, owner: Owner, *, kernel_stamps: bool = True) -> None:
-        self._reactor = reactor
+    def __init__(self, target: Target, poller: SocketPoller, owner: Owner, *, kernel_stamps: bool = True) -> None:
+        self._poller = poller
         self._owner = owner
         self._tls = TlsLayer(target.tls, target.host) if target.tls else None
         self._unsent = b""
@@ -57,7 +95,7 @@ class Connection:
         self._status = 0
         self._headers: dict[bytes, bytes] = {}
         self._parser: Any = httptools.HttpResponseParser(self)
-        self.answer: Answer | None = None
+        self.answer: ResponseSink | None = None
         self.complete = True  # the answer has been read to its end
         self.reusable = True  # for another request, once complete
         self.reused = False  # for this request; a fresh one cannot have been closed for having waited
@@ -68,8 +106,8 @@ class Connection:
         try:
             self._sock.setblocking(False)
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if kernel_stamps and stamps.enable(self._sock):
-                self._control_bytes = stamps.CONTROL_BYTES
+            if kernel_stamps and enable_stamps(self._sock):
+                self._control_bytes = CONTROL_BYTES
             self._fd = self._sock.fileno()
             code = self._sock.connect_ex(target.address)
             if code not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
@@ -77,9 +115,9 @@ class Connection:
         except OSError:
             self._sock.close()
             raise
-        reactor.watch(self._fd, EVENT_WRITE, self._connected)
+        poller.watch(self._fd, EVENT_WRITE, self._connected)
 
-    def send(self, request: bytes, answer: Answer) -> int:
+    def send(self, request: bytes, answer: ResponseSink) -> int:
         """Send a request whose response goes to `answer`; the time just before the first byte left."""
         self.answer, self.complete, self.heard = answer, False, False
         if self._tls is not None:
@@ -91,7 +129,7 @@ class Connection:
 
     def close(self) -> None:
         if self._fd >= 0:
-            self._reactor.forget(self._fd)
+            self._poller.forget(self._fd)
             self._sock.close()
             self._fd = -1
             self.open = False
@@ -104,7 +142,7 @@ class Connection:
         if code:
             self._lose(Failure("connect", os.strerror(code).lower()))
             return
-        self._reactor.watch(self._fd, EVENT_READ, self._ready)
+        self._poller.watch(self._fd, EVENT_READ, self._ready)
         if self._tls is None:
             self._open()
         else:
@@ -138,7 +176,7 @@ class Connection:
             self._unsent = b""
         if bool(self._unsent) != self._writing:
             self._writing = not self._writing
-            self._reactor.watch(self._fd, EVENT_READ | EVENT_WRITE if self._writing else EVENT_READ, self._ready)
+            self._poller.watch(self._fd, EVENT_READ | EVENT_WRITE if self._writing else EVENT_READ, self._ready)
 
     def _read(self) -> None:
         try:
@@ -152,7 +190,7 @@ class Connection:
         if not data:
             self._lose(self._broken("closed by the server"))
             return
-        arrived_ns = stamps.arrival_ns(control, read_ns) if control else None
+        arrived_ns = arrival_ns(control, read_ns) if control else None
         # Time does not run backwards within a connection, whatever the wall clock did.
         self._last_ns = max(arrived_ns or read_ns, self._last_ns)
         failure = self._take(data)

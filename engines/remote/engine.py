@@ -8,13 +8,12 @@ from functools import cached_property
 import msgspec
 
 from engines.base import ClientReport, Observer, PartialRun, RunRecord
-from engines.remote.check import check
 from engines.remote.config import RemoteConfig, Target, resolve
-from engines.remote.page import Page
-from engines.remote.scrape import Scraper, Watched
-from engines.remote.server import ServerInfo, inspect
-from engines.remote.setup import Setup
-from engines.remote.share import Ran, run_alone
+from engines.remote.load_client import Ran, run_alone
+from engines.remote.preflight import check
+from engines.remote.request_bodies import RequestFormat
+from engines.remote.scrape import MetricsPage, ScrapedObserver, Scraper
+from engines.remote.server_info import ServerInfo, inspect
 from engines.remote.workers import run_in_workers, worker_count
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
@@ -46,20 +45,20 @@ class RemoteEngine:
             raise PartialRun(f"{why}; {len(ran.record)} of {len(plan)} requests had ended", exit_code, ran.record)
         return ran.record
 
-    def _run(self, setup: Setup, plan: RequestPlan, pacing: Pacing, observer: Observer) -> Ran:
+    def _run(self, setup: RequestFormat, plan: RequestPlan, pacing: Pacing, observer: Observer) -> Ran:
         workers = worker_count(self.config.workers, pacing)
         if workers > 1:
             ran = run_in_workers(setup, plan, pacing, observer, workers)
         else:
             ran = run_alone(setup, self.target, plan, pacing, observer)
-        self.client = ran.tally.report(open_loop=pacing.rate_per_s is not None, workers=workers)
+        self.client = ran.stats.report(open_loop=pacing.rate_per_s is not None, workers=workers)
         return ran
 
-    def _run_scraped(self, setup: Setup, plan: RequestPlan, pacing: Pacing, observer: Observer) -> Ran:
+    def _run_scraped(self, setup: RequestFormat, plan: RequestPlan, pacing: Pacing, observer: Observer) -> Ran:
         """The same, with what the server says about itself in the signals and in the client's report."""
-        scraper = Scraper(Page(self.config, self.target))
+        scraper = Scraper(MetricsPage(self.config, self.target))
         scraper.start(must_answer=self.config.metrics_url is not None)
-        watched = Watched(observer, scraper)
+        watched = ScrapedObserver(observer, scraper)
         try:
             ran = self._run(setup, plan, pacing, watched)
         finally:

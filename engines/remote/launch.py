@@ -21,8 +21,52 @@ from pathlib import Path
 from types import FrameType
 
 from engines.base import EngineError
-from engines.remote.processes import listener_of, processes_of
-from engines.remote.server import NOT_READY
+from workloads.errors import ExitCode
+
+PROC = Path("/proc")
+LISTENING = "0A"  # the kernel's word in /proc/net/tcp
+
+
+def processes_of(session: int) -> set[int]:
+    """The living processes of a session."""
+    found = set()
+    for pid in _all_processes():
+        with suppress(OSError):
+            if os.getsid(pid) == session and not _is_zombie(pid):
+                found.add(pid)
+    return found
+
+
+def listener_of(port: int) -> int | None:
+    """A process that listens on the port. None where nobody does, or where it is not ours to see."""
+    inodes = _listening_inodes(port)
+    for pid in _all_processes() if inodes else ():
+        with suppress(OSError):  # another user's, or gone
+            for handle in (PROC / str(pid) / "fd").iterdir():
+                if os.readlink(handle) in inodes:
+                    return pid
+    return None
+
+
+def _all_processes() -> list[int]:
+    return [int(one.name) for one in PROC.iterdir() if one.name.isdigit()] if PROC.is_dir() else []
+
+
+def _is_zombie(pid: int) -> bool:
+    return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def _listening_inodes(port: int) -> set[str]:
+    """As the links in /proc/PID/fd name them."""
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in (PROC / "net" / table).read_text().splitlines()[1:]:
+                fields = line.split()  # number, local address:port, remote, state, ..., inode at 9
+                if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                    inodes.add(f"socket:[{fields[9]}]")
+    return inodes
+
 
 HOST = "127.0.0.1"
 LOOK_S = 0.1  # how often health is asked for
@@ -62,7 +106,7 @@ def launched(command: str, fill: Mapping[str, str], log: Path, ready_timeout_s: 
             _wait_until_ready(process, port, ready_timeout_s)
             yield f"http://{HOST}:{port}"
         except EngineError as error:
-            if error.exit_code != NOT_READY:
+            if error.exit_code != ExitCode.SERVER:
                 raise
             error.args = (f"{error}{_how_it_ended(process)}{_tail(log)}",)
             raise
@@ -98,14 +142,16 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int, timeout_s: fl
     deadline_s = time.monotonic() + timeout_s
     while not _healthy(port):
         if process.poll() is not None:
-            raise EngineError("the launched server ended before it was ready", NOT_READY)
+            raise EngineError("the launched server ended before it was ready", ExitCode.SERVER)
         if time.monotonic() > deadline_s:
-            raise EngineError(f"the launched server was not ready within {timeout_s:g} s (--ready-timeout)", NOT_READY)
+            raise EngineError(
+                f"the launched server was not ready within {timeout_s:g} s (--ready-timeout)", ExitCode.SERVER
+            )
         time.sleep(LOOK_S)
     owner = listener_of(port)
     if process.poll() is not None or (owner is not None and owner not in processes_of(process.pid)):
         who = "another process" if owner is None else f"process {owner}"
-        raise EngineError(f"port {port} is answered by {who}, not by the launched server", NOT_READY)
+        raise EngineError(f"port {port} is answered by {who}, not by the launched server", ExitCode.SERVER)
 
 
 def _healthy(port: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from engines.remote.answer import Answer
+from engines.remote.answer import StreamedAnswer
 from engines.remote.config import RemoteConfig
 from engines.remote.sse import SseEvent
 
@@ -15,7 +15,7 @@ from engines.remote.sse import SseEvent
 GAVE_UP = ("error", "abort")
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RequestSpec(msgspec.Struct, frozen=True):
     """What one request asks for, whatever the API. prompt: token ids, or text; messages: those of a chat instead."""
 
     prompt: Sequence[int] | str
@@ -25,16 +25,16 @@ class Asked(msgspec.Struct, frozen=True):
     priority: int = 0
 
 
-def completion_body(config: RemoteConfig, model: str, asked: Asked) -> bytes:
+def completion_body(config: RemoteConfig, model: str, asked: RequestSpec) -> bytes:
     return _encode({"model": model, "prompt": asked.prompt}, config, asked)
 
 
-def chat_body(config: RemoteConfig, model: str, asked: Asked) -> bytes:
+def chat_body(config: RemoteConfig, model: str, asked: RequestSpec) -> bytes:
     messages = asked.messages or [{"role": "user", "content": asked.prompt}]
     return _encode({"model": model, "messages": messages}, config, asked)
 
 
-def _encode(body: dict[str, Any], config: RemoteConfig, asked: Asked) -> bytes:
+def _encode(body: dict[str, Any], config: RemoteConfig, asked: RequestSpec) -> bytes:
     body |= {
         "max_tokens": asked.output_tokens,
         "temperature": config.temperature,
@@ -89,7 +89,7 @@ class _Chunk(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
-def interpret(answer: Answer, event: SseEvent, at_ns: int) -> None:
+def interpret(answer: StreamedAnswer, event: SseEvent, at_ns: int) -> None:
     """One event of a completion's or a chat's stream."""
     data = event.data
     if len(data) < 16 and data.strip() in (b"[DONE]", b""):
@@ -110,7 +110,7 @@ def interpret(answer: Answer, event: SseEvent, at_ns: int) -> None:
         _choice(answer, chunk.choices[0], at_ns)
 
 
-def _choice(answer: Answer, choice: _Choice, at_ns: int) -> None:
+def _choice(answer: StreamedAnswer, choice: _Choice, at_ns: int) -> None:
     delta = choice.delta
     if choice.text or (
         delta is not None and (delta.content or delta.tool_calls or delta.function_call or delta.refusal)
@@ -126,7 +126,7 @@ def _choice(answer: Answer, choice: _Choice, at_ns: int) -> None:
             answer.fail(f"finish_reason: {answer.finish_reason}")
 
 
-def _count(answer: Answer, usage: _Usage) -> None:
+def _count(answer: StreamedAnswer, usage: _Usage) -> None:
     if isinstance(usage.prompt_tokens, int) and usage.prompt_tokens > 0:
         answer.prompt_tokens = usage.prompt_tokens
     if isinstance(usage.completion_tokens, int) and usage.completion_tokens > 0:

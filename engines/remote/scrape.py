@@ -8,7 +8,7 @@ from __future__ import annotations
 import http.client
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -16,10 +16,60 @@ from numpy.typing import NDArray
 
 from engines.base import EngineError, Observer, RunRecord, ScrapeReport, Signal
 from engines.ledger import StepArray
-from engines.remote.page import Page
+from engines.remote.config import RemoteConfig, Target, resolve
 from engines.remote.prometheus import COUNTERS, Meaning, Reading, read_page
+from engines.remote.server_info import connect
 from engines.request_table import RequestRow
 from workloads.plan import RequestPlan
+
+PATHS = ("/metrics", "/prometheus/metrics")  # the second is trtllm-serve's, whose first is something else
+TIMEOUT_S = 2.0
+
+
+class MetricsPage:
+    """Read over one connection that stays open. `path` may be set to any of `paths`."""
+
+    def __init__(self, config: RemoteConfig, target: Target) -> None:
+        if config.metrics_url is not None:
+            # Perhaps another server altogether, which the key and the headers are not for.
+            config = replace(config, url=config.metrics_url, api_key=None, headers=())
+            try:
+                target = resolve(config)
+            except EngineError as error:
+                raise EngineError(str(error).replace("--url", "--metrics-url", 1)) from None
+        self._config = replace(config, connect_timeout_s=TIMEOUT_S)
+        self._target = target
+        base = target.base_path
+        named = config.metrics_url is not None and base
+        self.paths = (base,) if named else tuple(base + path for path in PATHS)
+        self.path = self.paths[0]
+        self._connection: http.client.HTTPConnection | None = None
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self._target.tls else 'http'}://{self._target.host_header}{self.path}"
+
+    def read(self) -> str:
+        """Raises OSError or HTTPException, one line each."""
+        try:
+            if self._connection is None or self._connection.sock is None:
+                self._connection = http.client.HTTPConnection(self._target.host, self._target.port)
+                self._connection.sock = connect(self._config, self._target)
+            self._connection.request("GET", self.path, headers=self._config.caller)
+            response = self._connection.getresponse()
+            body = response.read()
+            if response.status != 200:
+                raise http.client.HTTPException(f"HTTP {response.status}")
+            return body.decode("utf-8", "replace")
+        except BaseException:
+            self.close()  # whatever state it is in
+            raise
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
 
 PERIOD_S = 0.25
 STALE_NS = 1_000_000_000  # a sample older than this says nothing about now
@@ -57,7 +107,7 @@ class Growth:
 class Scraper:
     """start() it, ask latest() from any thread, stop() it, and take its report()."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: MetricsPage) -> None:
         self._page = page
         self._latest: Sample | None = None
         self._growth = Growth({})
@@ -173,7 +223,7 @@ class Scraper:
             return None
 
 
-class Watched:
+class ScrapedObserver:
     """The run's Observer, with what the server says put into every signal in place of what a client can only guess."""
 
     def __init__(self, observer: Observer, scraper: Scraper) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from engines.remote.answer import Answer
+from engines.remote.answer import StreamedAnswer
 from engines.remote.config import RemoteConfig
-from engines.remote.openai import Asked
+from engines.remote.openai import RequestSpec
 from engines.remote.sse import SseEvent
 
 
-def body(config: RemoteConfig, asked: Asked) -> bytes:
+def body(config: RemoteConfig, asked: RequestSpec) -> bytes:
     """Its defaults are greedy; it refuses a temperature of 0. It cannot be told to go on after an end token.
 
     Without `details` it counts for nobody: its last event then has no details either (router/src/server.rs).
@@ -43,7 +43,7 @@ class _Event(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-def interpret(answer: Answer, event: SseEvent, at_ns: int) -> None:
+def interpret(answer: StreamedAnswer, event: SseEvent, at_ns: int) -> None:
     """Every event carries one token, text or not; the last one the details."""
     try:
         said = _decode(event.data)

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Literal
@@ -23,25 +25,116 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import EngineError, Observer, RunRecord, Signal
-from engines.remote.setup import Setup
-from engines.remote.share import Problem, Ran
-from engines.remote.tally import Tally
-from engines.remote.worker import (
-    Done,
-    Ended,
-    Job,
-    Ready,
-    Refused,
-    Sampled,
-    Start,
-    Stop,
-    decode_from_worker,
-    encode,
-    work,
-)
-from engines.request_table import RequestTable
+from engines.ledger import StepArray
+from engines.remote.client_stats import ClientStats
+from engines.remote.config import resolve
+from engines.remote.load_client import Partition, Problem, Ran, run_partition
+from engines.remote.load_recorder import LoadRecorder
+from engines.remote.request_bodies import RequestFormat
+from engines.request_table import RequestRow, RequestTable
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a worker needs; pickled to it."""
+
+    setup: RequestFormat
+    plan: RequestPlan
+    pacing: Pacing  # of the whole run, not begun
+    worker: int
+    workers: int
+
+
+class Ready(msgspec.Struct, tag=True):
+    """Connections are open, bodies made."""
+
+
+class Start(msgspec.Struct, tag=True):
+    start_ns: int  # of time.monotonic_ns(), which all processes share
+
+
+class Stop(msgspec.Struct, tag=True):
+    """Cancel what runs and send what there is."""
+
+
+class Ended(msgspec.Struct, tag=True):
+    row: RequestRow
+    gaps_us: bytes
+
+
+class Sampled(msgspec.Struct, tag=True):
+    signal: Signal
+
+
+class Done(msgspec.Struct, tag=True):
+    stats: ClientStats
+    problem: tuple[str, int] | None = None
+
+
+class Refused(msgspec.Struct, tag=True):
+    """An EngineError before the run."""
+
+    message: str
+    exit_code: int
+
+
+encode = msgspec.msgpack.encode
+decode_from_worker = msgspec.msgpack.Decoder(Ready | Ended | Sampled | Done | Refused).decode
+decode_from_parent = msgspec.msgpack.Decoder(Start | Stop).decode
+
+
+def work(pipe: Connection, job: Job) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us all; the parent tells us what to do
+    parent = _Parent(pipe)
+    recorder = LoadRecorder(job.plan, parent, ClientStats())
+    part = Partition(job.plan, job.pacing, job.worker, job.workers)
+    try:
+        _, problem = run_partition(
+            job.setup, resolve(job.setup.config), job.plan, part, recorder, parent.wait_for_start
+        )
+    except EngineError as error:
+        parent.send(Refused(str(error), error.exit_code))
+    else:
+        parent.send(Done(recorder.stats, problem))
+
+
+class _Parent:
+    """The run's Observer, at the other end of the pipe."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._stopping = False
+
+    @property
+    def stopping(self) -> bool:
+        if not self._stopping and self._pipe.poll():
+            try:
+                self._stopping = isinstance(decode_from_parent(self._pipe.recv_bytes()), Stop)
+            except EOFError:  # the parent is gone
+                self._stopping = True
+        return self._stopping
+
+    def wait_for_start(self) -> int:
+        self.send(Ready())
+        order = decode_from_parent(self._pipe.recv_bytes())
+        if isinstance(order, Start):
+            return order.start_ns
+        self._stopping = True
+        return 0
+
+    def send(self, message: Ready | Ended | Sampled | Done | Refused) -> None:
+        self._pipe.send_bytes(encode(message))
+
+    def request_ended(self, row: RequestRow, events: NDArray[np.uint32]) -> None:
+        self.send(Ended(row, events.tobytes()))
+
+    def sampled(self, signal: Signal) -> None:
+        self.send(Sampled(signal))
+
+    def steps_recorded(self, steps: StepArray) -> None: ...
+
 
 STREAMS_PER_WORKER = 512  # that one core follows at 20 ms a token, with some room
 LEAD_NS = 50_000_000  # from the last worker's Ready to time zero
@@ -59,7 +152,7 @@ def worker_count(asked: int | Literal["auto"], pacing: Pacing) -> int:
     return max(1, asked if streams is None else min(asked, streams))
 
 
-def run_in_workers(setup: Setup, plan: RequestPlan, pacing: Pacing, observer: Observer, workers: int) -> Ran:
+def run_in_workers(setup: RequestFormat, plan: RequestPlan, pacing: Pacing, observer: Observer, workers: int) -> Ran:
     """Raises EngineError if a worker cannot begin; one that dies later is the problem of what is returned."""
     context = multiprocessing.get_context("spawn")
     crew: dict[Connection, BaseProcess] = {}
@@ -74,7 +167,7 @@ def run_in_workers(setup: Setup, plan: RequestPlan, pacing: Pacing, observer: Ob
         merger = Merger(plan, observer)
         _start(crew)
         problem, stopped = _follow(crew, merger, observer)
-        return Ran(merger.record(interrupted=stopped), merger.tally, problem)
+        return Ran(merger.record(interrupted=stopped), merger.stats, problem)
     finally:
         _dismiss(crew)
 
@@ -152,7 +245,7 @@ class Merger:
         self._num_events = 0
         self._latest: dict[str, Signal] = {}
         self._signals: list[Signal] = []
-        self.tally = Tally()
+        self.stats = ClientStats()
 
     def ended(self, message: Ended) -> None:
         gaps_us = np.frombuffer(message.gaps_us, np.uint32)
@@ -170,7 +263,7 @@ class Merger:
             self._observer.sampled(merged)
 
     def done(self, message: Done) -> None:
-        self.tally.merge(message.tally)
+        self.stats.merge(message.stats)
 
     def record(self, *, interrupted: bool) -> RunRecord:
         return RunRecord(

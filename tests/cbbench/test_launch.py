@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from engines.base import EngineError
-from engines.remote.launch import launched
-from engines.remote.processes import listener_of, processes_of
+from engines.remote.launch import launched, listener_of, processes_of
 from tests.cbbench.conftest import Outcome
 from tests.wire.fake import FakeServer
 

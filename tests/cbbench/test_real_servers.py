@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from engines.base import ScrapeReport
-from engines.remote.processes import listener_of
+from engines.remote.launch import listener_of
 from reports.folder import read_record, read_run
 from reports.schema import RunFile
 from tests.cbbench.conftest import Outcome

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engines.remote.bodies import PromptMaker
 from engines.remote.connection import READ_BYTES
+from engines.remote.request_bodies import PromptMaker
 from tests.wire.driving import load
 from tests.wire.fake import DONE, END, GOOD, HEAD, Call, FakeServer, chunk, text, usage
 from workloads.plan import RequestPlan

@@ -157,7 +157,7 @@ def test_sampling_tenant_priority_and_more_are_sent_where_they_say_something() -
 
 
 def test_tenants_and_priorities_of_the_plan() -> None:
-    from engines.remote.bodies import PromptMaker
+    from engines.remote.request_bodies import PromptMaker
 
     plan = RequestPlan.of([4, 4], [1, 1], tenant=np.array([1, 0]), priority=np.array([3, 0]), tenants=("free", "paid"))
     maker = PromptMaker(plan, as_ids=True, token_ids=(10, 20), prompt_seed=0)

@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from engines.remote.bodies import BodyWindow
-from engines.remote.client import LoadClient
+from engines.remote.client_stats import ClientStats
 from engines.remote.config import RemoteConfig, resolve
+from engines.remote.dispatcher import Load
+from engines.remote.load_client import LoadClient
+from engines.remote.load_recorder import LoadRecorder
 from engines.remote.openai import interpret
-from engines.remote.recorder import Recorder
-from engines.remote.tally import Tally
-from engines.remote.traffic import Load
+from engines.remote.request_bodies import BodyWindow
 from tests.wire.driving import Watching, load
 from tests.wire.fake import GOOD, HEAD, Call, FakeServer, chunk, plain, text
 from workloads.pacing import Pacing
@@ -254,7 +254,7 @@ def test_a_server_whose_queue_is_full() -> None:
         time.sleep(0.1)
         config = RemoteConfig(url=f"127.0.0.1:{port}", connect_timeout_s=0.3, gone_after_s=0.3)
         plan = RequestPlan.of([8] * 3, [2] * 3)
-        recorder = Recorder(plan, Watching(), Tally())
+        recorder = LoadRecorder(plan, Watching(), ClientStats())
         load = Load(bytes, BodyWindow(bytes, range(3), count=3), Pacing(plan.arrivals_ugap), recorder)
         client = LoadClient(resolve(config), config, interpret, load)
         assert not client.prepare(2)

@@ -12,16 +12,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from engines.remote import stamps, tgi
-from engines.remote.answer import Answer
-from engines.remote.bodies import WORDS, BodyWindow, PromptMaker
+from engines.remote import kernel_stamps, tgi
+from engines.remote.answer import StreamedAnswer
+from engines.remote.client_stats import ClientStats, Histogram, core_wait_ns
 from engines.remote.config import RemoteConfig
-from engines.remote.core_wait import core_wait_ns
-from engines.remote.openai import Asked, chat_body, completion_body, interpret
-from engines.remote.reactor import EVENT_READ, Reactor
-from engines.remote.share import Share
+from engines.remote.load_client import Partition
+from engines.remote.openai import RequestSpec, chat_body, completion_body, interpret
+from engines.remote.request_bodies import WORDS, BodyWindow, PromptMaker
+from engines.remote.socket_poller import EVENT_READ, SocketPoller
 from engines.remote.sse import SseEvent
-from engines.remote.tally import Histogram, Tally
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 
@@ -37,7 +36,7 @@ def test_the_load_client_imports_no_torch_and_no_framework() -> None:
 
 
 def test_a_wait_ends_at_its_time_and_not_before() -> None:
-    reactor = Reactor()
+    reactor = SocketPoller()
     late_ns = []
     for _ in range(20):
         until_ns = time.monotonic_ns() + 3_000_000
@@ -50,7 +49,7 @@ def test_a_wait_ends_at_its_time_and_not_before() -> None:
 
 
 def test_a_socket_ends_a_wait() -> None:
-    reactor = Reactor()
+    reactor = SocketPoller()
     ours, theirs = socket.socketpair()
     heard: list[int] = []
     reactor.watch(ours.fileno(), EVENT_READ, heard.append)
@@ -70,12 +69,12 @@ def test_a_socket_ends_a_wait() -> None:
 # Stamps
 
 
-@pytest.mark.skipif(not stamps.SUPPORTED, reason="the kernel gives no receive stamps here")
+@pytest.mark.skipif(not kernel_stamps.SUPPORTED, reason="the kernel gives no receive stamps here")
 def test_the_kernel_knows_when_bytes_came_however_late_they_are_read() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sender = socket.create_connection(listener.getsockname())
         receiver, _ = listener.accept()
-    assert stamps.enable(receiver)
+    assert kernel_stamps.enable_stamps(receiver)
     sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     late_ns = []
     for _ in range(5):
@@ -83,8 +82,8 @@ def test_the_kernel_knows_when_bytes_came_however_late_they_are_read() -> None:
         sender.send(b"x")
         after_ns = time.monotonic_ns()
         time.sleep(0.03)
-        _, control, _, _ = receiver.recvmsg(10, stamps.CONTROL_BYTES)
-        arrived_ns = stamps.arrival_ns(control, time.monotonic_ns())
+        _, control, _, _ = receiver.recvmsg(10, kernel_stamps.CONTROL_BYTES)
+        arrived_ns = kernel_stamps.arrival_ns(control, time.monotonic_ns())
         if arrived_ns is not None:  # the first may come before the kernel has switched its stamps on
             late_ns.append(arrived_ns - after_ns)
             assert arrived_ns > before_ns - 1_000_000
@@ -95,8 +94,8 @@ def test_the_kernel_knows_when_bytes_came_however_late_they_are_read() -> None:
 
 
 def test_without_a_stamp_there_is_none() -> None:
-    assert stamps.arrival_ns([], 5) is None
-    assert stamps.arrival_ns([(socket.SOL_SOCKET, 999, b"\0" * 48)], 5) is None
+    assert kernel_stamps.arrival_ns([], 5) is None
+    assert kernel_stamps.arrival_ns([(socket.SOL_SOCKET, 999, b"\0" * 48)], 5) is None
 
 
 # Own measurements
@@ -121,19 +120,19 @@ def test_histograms_of_extremes() -> None:
 
 
 def test_tallies_add_up() -> None:
-    whole, halves = Tally(), [Tally(), Tally()]
+    whole, halves = ClientStats(), [ClientStats(), ClientStats()]
     for i in range(1, 200):
         for tally in (whole, halves[i % 2]):
             tally.sent_one(i * 1000, i * 1000 + 10, i * 1000 + 10 + i)
             tally.token_events += 3
-    merged = msgspec.msgpack.decode(msgspec.msgpack.encode(halves[0]), type=Tally)
+    merged = msgspec.msgpack.decode(msgspec.msgpack.encode(halves[0]), type=ClientStats)
     merged.merge(halves[1])
     assert merged == whole
 
 
 def test_a_wait_that_one_process_could_not_measure_is_not_known_of_all() -> None:
-    known, unknown = Tally(core_wait_ns=5), Tally(core_wait_ns=None)
-    known.merge(Tally(core_wait_ns=6))
+    known, unknown = ClientStats(core_wait_ns=5), ClientStats(core_wait_ns=None)
+    known.merge(ClientStats(core_wait_ns=6))
     assert known.core_wait_ns == 11
     known.merge(unknown)
     assert known.core_wait_ns is None
@@ -163,7 +162,7 @@ def test_a_thread_that_shares_its_core_has_waited_for_it() -> None:
 
 
 def test_what_was_not_measured_is_none() -> None:
-    report = Tally().report(open_loop=True, workers=1)
+    report = ClientStats().report(open_loop=True, workers=1)
     assert report.loop_lag_p99_ms is None
     assert report.send_lag_p99_ms is None
     assert report.achieved_over_asked_rate is None
@@ -173,7 +172,7 @@ def test_what_was_not_measured_is_none() -> None:
 
 
 def test_the_achieved_rate_is_that_of_the_sends() -> None:
-    tally = Tally()
+    tally = ClientStats()
     for i in range(11):
         tally.sent_one(i * 100, i * 100, i * 125)
     assert tally.report(open_loop=True, workers=1).achieved_over_asked_rate == pytest.approx(0.8)
@@ -184,7 +183,7 @@ def test_the_achieved_rate_is_that_of_the_sends() -> None:
 
 
 def test_gaps_add_up_to_the_whole_without_rounding_errors() -> None:
-    answer = Answer(interpret)
+    answer = StreamedAnswer(interpret)
     for i in range(1001):
         answer.token(123_456 + i * 10_499)  # 10.499 us: rounded one by one, half a millisecond would be lost
     gaps_us = answer.gaps_us()
@@ -194,7 +193,7 @@ def test_gaps_add_up_to_the_whole_without_rounding_errors() -> None:
 
 
 def test_an_event_of_another_kind_may_hold_anything() -> None:
-    answer = Answer(interpret)
+    answer = StreamedAnswer(interpret)
     interpret(answer, SseEvent(b"not json", b"ping"), 1)
     interpret(answer, SseEvent(b""), 1)
     interpret(answer, SseEvent(b"  "), 1)
@@ -209,7 +208,7 @@ def test_an_event_of_another_kind_may_hold_anything() -> None:
 
 def test_the_shape_of_the_bodies() -> None:
     config = RemoteConfig(url="u", ignore_eos=False)
-    asked = Asked(prompt=[1, 2], output_tokens=3)
+    asked = RequestSpec(prompt=[1, 2], output_tokens=3)
     assert msgspec.json.decode(completion_body(config, "m", asked)) == {
         "model": "m",
         "prompt": [1, 2],
@@ -218,7 +217,7 @@ def test_the_shape_of_the_bodies() -> None:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    chat = msgspec.json.decode(chat_body(config, "m", Asked(prompt="hi", output_tokens=3)))
+    chat = msgspec.json.decode(chat_body(config, "m", RequestSpec(prompt="hi", output_tokens=3)))
     assert chat["messages"] == [{"role": "user", "content": "hi"}]
 
 
@@ -269,7 +268,7 @@ def test_the_shares_of_workers_make_the_whole(workers: int, pacing: dict[str, fl
     def whole() -> Pacing:
         return Pacing(plan.arrivals_ugap, **pacing)  # type: ignore[arg-type]
 
-    shares = [Share(plan, whole(), worker, workers) for worker in range(workers)]
+    shares = [Partition(plan, whole(), worker, workers) for worker in range(workers)]
     seats = [share.concurrency for share in shares]
     assert sum(seat or 0 for seat in seats) == (whole().concurrency or 0)
     late_ns = 10**12
@@ -289,7 +288,7 @@ def test_the_shares_of_workers_make_the_whole(workers: int, pacing: dict[str, fl
 
 
 def test_tgi_streams() -> None:
-    answer = Answer(tgi.interpret)
+    answer = StreamedAnswer(tgi.interpret)
     events = (
         b'{"token":{"id":1,"text":"a","special":false},"generated_text":null,"details":null}',
         b'{"token":{"id":2,"text":"","special":true},"generated_text":"a","details":{"finish_reason":"length","generated_tokens":2,"input_length":7}}',
@@ -303,12 +302,12 @@ def test_tgi_streams() -> None:
 
 
 def test_tgi_errors_and_bodies() -> None:
-    answer = Answer(tgi.interpret)
+    answer = StreamedAnswer(tgi.interpret)
     tgi.interpret(answer, SseEvent(b'{"error":"out of memory","error_type":"generation"}', b"error"), 1)
     failure = answer.end(None)
     assert failure is not None
     assert (failure.kind, failure.message) == ("stream_error", "out of memory")
-    body = msgspec.json.decode(tgi.body(RemoteConfig(url="u", api="tgi"), Asked(prompt="hi", output_tokens=3)))
+    body = msgspec.json.decode(tgi.body(RemoteConfig(url="u", api="tgi"), RequestSpec(prompt="hi", output_tokens=3)))
     assert body["inputs"] == "hi"
     assert body["parameters"]["max_new_tokens"] == 3
     assert "temperature" not in body["parameters"], "it refuses 0"

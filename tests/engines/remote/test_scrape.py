@@ -218,7 +218,7 @@ def test_hits_of_a_prefix_cache_that_nobody_asked_for_are_noted(names: dict[str,
 
 
 def test_a_page_that_hangs_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engines.remote.page.TIMEOUT_S", 0.6)
+    monkeypatch.setattr("engines.remote.scrape.TIMEOUT_S", 0.6)
     monkeypatch.setattr("engines.remote.scrape.STALE_NS", 300_000_000)
     pages = 0
 

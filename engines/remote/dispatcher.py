@@ -13,14 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from engines.remote.answer import Answer, Interpret
-from engines.remote.bodies import BodyWindow
+from engines.remote.answer import Failure, Interpret, StreamedAnswer
 from engines.remote.config import RemoteConfig, Target
 from engines.remote.connection import Connection
-from engines.remote.failure import Failure
-from engines.remote.pool import Pool
-from engines.remote.reactor import Reactor
-from engines.remote.recorder import Exchange, Recorder
+from engines.remote.connection_pool import ConnectionPool
+from engines.remote.load_recorder import Exchange, LoadRecorder
+from engines.remote.request_bodies import BodyWindow
+from engines.remote.socket_poller import SocketPoller
 from workloads.pacing import Due
 
 SPARE = 32  # connections kept open beyond the load, where nothing caps it
@@ -54,20 +53,20 @@ class Load:
     request: Callable[[int], bytes]
     window: BodyWindow
     pacing: Schedule
-    recorder: Recorder
+    recorder: LoadRecorder
 
 
-class Traffic:
+class Dispatcher:
     """Times are of time.monotonic_ns(). Who owns it runs the event loop, and calls what is public here."""
 
     def __init__(
-        self, target: Target, config: RemoteConfig, interpret: Interpret, reactor: Reactor, load: Load
+        self, target: Target, config: RemoteConfig, interpret: Interpret, poller: SocketPoller, load: Load
     ) -> None:
         self._config = config
         self._interpret = interpret
         self._load = load
-        self._tally = load.recorder.tally
-        self.pool = Pool(target, config, reactor, self)
+        self._stats = load.recorder.stats
+        self.pool = ConnectionPool(target, config, poller, self)
         self._waiting: deque[Exchange] = deque()  # for a connection
         self._busy: dict[Connection, Exchange] = {}
         self._ended: deque[tuple[Exchange, Failure | None, int]] = deque()  # to be recorded when there is time
@@ -136,7 +135,7 @@ class Traffic:
                 scheduled_ns=self._zero_ns + due.scheduled_ns,
                 ready_ns=self._zero_ns + due.sent_ns,
                 taken_ns=now_ns,
-                answer=Answer(self._interpret),
+                answer=StreamedAnswer(self._interpret),
             )
             self._waiting.append(exchange)
         self._look_ahead()
@@ -167,7 +166,7 @@ class Traffic:
         if exchange.sent_ns is None:
             exchange.sent_ns = sent_ns
             zero_ns = self._zero_ns
-            self._tally.sent_one(exchange.scheduled_ns - zero_ns, exchange.ready_ns - zero_ns, sent_ns - zero_ns)
+            self._stats.sent_one(exchange.scheduled_ns - zero_ns, exchange.ready_ns - zero_ns, sent_ns - zero_ns)
 
     def _top_up(self) -> None:
         """Open what the load needs and a few more. If we cannot, what waits in vain has failed."""
@@ -192,10 +191,10 @@ class Traffic:
             self._look_ahead()
 
     def read(self, connection: Connection, read_ns: int, arrived_ns: int | None) -> None:
-        self._tally.reads += 1
+        self._stats.reads += 1
         if arrived_ns is not None:
-            self._tally.kernel_stamped += 1
-            self._tally.read_lag_ns.add(read_ns - arrived_ns)
+            self._stats.kernel_stamped += 1
+            self._stats.read_lag_ns.add(read_ns - arrived_ns)
         exchange = self._busy.get(connection)
         if exchange is None:  # between requests, or the rest of a response whose answer is over
             if not connection.reusable:
@@ -226,7 +225,7 @@ class Traffic:
         """The one case in which nothing can have happened to the request: its server had closed before it came."""
         del self._busy[connection]
         exchange.resent = True
-        self._tally.resends += 1
+        self._stats.resends += 1
         self.pool.closed_under_a_request()
         self._waiting.appendleft(exchange)
         self._send_waiting()

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from engines.base import ClientReport
+
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")  # ns on a core, ns ready to run but without one, time slices
+
+
+def core_wait_ns() -> int | None:
+    """Of the calling thread, since it began; None where the kernel does not say."""
+    try:
+        return int(_SCHEDSTAT.read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+
 
 _PER_OCTAVE = 16  # buckets, so a value is known to 4.4 %
 _OCTAVES = 45  # up to 9 hours in ns
@@ -39,7 +51,7 @@ class Histogram(msgspec.Struct):
         return None
 
 
-class Tally(msgspec.Struct):
+class ClientStats(msgspec.Struct):
     """Counts of one process; those of several can be added. Times are ns since the run began."""
 
     turn_ns: Histogram = msgspec.field(default_factory=Histogram)  # how long a socket that is ready may have waited
@@ -72,7 +84,7 @@ class Tally(msgspec.Struct):
         self.scheduled_ns = _span(self.scheduled_ns, (scheduled_ns, scheduled_ns))
         self.sent_ns = _span(self.sent_ns, (sent_ns, sent_ns))
 
-    def merge(self, other: Tally) -> None:
+    def merge(self, other: ClientStats) -> None:
         """Of another process of the same run, at the same time."""
         for name in ("turn_ns", "read_lag_ns", "send_lag_ns"):
             getattr(self, name).merge(getattr(other, name))

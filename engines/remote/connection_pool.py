@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from engines.remote.answer import Failure
 from engines.remote.config import RemoteConfig, Target
 from engines.remote.connection import OUT_OF_OURS, Connection, Owner
-from engines.remote.failure import Failure
-from engines.remote.reactor import Reactor
+from engines.remote.socket_poller import SocketPoller
 
 MAX_OPENING = 64  # at a time: a server's queue of connections to accept can be as short as 100
 CLOSINGS = 3  # of kept connections under a request, before most of them can mean something
 FINISHING_NS = 1_000_000_000  # how long after its last event a response may take to end
 
 
-class Pool:
+class ConnectionPool:
     """Times are of time.monotonic_ns()."""
 
-    def __init__(self, target: Target, config: RemoteConfig, reactor: Reactor, owner: Owner) -> None:
+    def __init__(self, target: Target, config: RemoteConfig, poller: SocketPoller, owner: Owner) -> None:
         self._target = target
         self._config = config
-        self._reactor = reactor
+        self._poller = poller
         self._owner = owner
         self._idle: list[Connection] = []  # the last used is taken first, while the server still keeps it open
         self._finishing: dict[Connection, int] = {}  # the answer is over, its response is not: since when
@@ -134,7 +134,7 @@ class Pool:
 
     def _open(self) -> Failure | None:
         try:
-            connection = Connection(self._target, self._reactor, self._owner, kernel_stamps=self._config.kernel_stamps)
+            connection = Connection(self._target, self._poller, self._owner, kernel_stamps=self._config.kernel_stamps)
         except OSError as error:
             why = error.strerror or str(error)
             return Failure("client" if error.errno in OUT_OF_OURS else "connect", why.lower())

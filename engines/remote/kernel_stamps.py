@@ -25,7 +25,7 @@ SUPPORTED = sys.platform == "linux" and sys.maxsize > 2**32
 ControlMessages = list[tuple[int, int, bytes]]
 
 
-def enable(sock: socket.socket) -> bool:
+def enable_stamps(sock: socket.socket) -> bool:
     """Ask the kernel to stamp what arrives; False where it does not."""
     if not SUPPORTED:
         return False

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import Observer, RunRecord, Signal
-from engines.remote.answer import Answer
-from engines.remote.failure import Failure
-from engines.remote.tally import Tally
+from engines.remote.answer import Failure, StreamedAnswer
+from engines.remote.client_stats import ClientStats
 from engines.request_table import RequestRow, RequestTable, Status
 from workloads.plan import RequestPlan
 
@@ -27,18 +26,18 @@ class Exchange:
     scheduled_ns: int
     ready_ns: int  # when it could be sent: due, and a seat free
     taken_ns: int  # when we took it up; from then to `sent` it waits for a connection
-    answer: Answer
+    answer: StreamedAnswer
     sent_ns: int | None = None
     resent: bool = False
 
 
-class Recorder:
+class LoadRecorder:
     """Times of exchanges count from `start_ns` in what it writes."""
 
-    def __init__(self, plan: RequestPlan, observer: Observer, tally: Tally) -> None:
+    def __init__(self, plan: RequestPlan, observer: Observer, stats: ClientStats) -> None:
         self._plan = plan
         self._observer = observer
-        self.tally = tally
+        self.stats = stats
         self._rows = RequestTable()
         self._events: list[NDArray[np.uint32]] = []
         self._num_events = 0
@@ -89,7 +88,7 @@ class Recorder:
             self._ttfts_ms.append((row.first - row.sent) / 1e6)
         self._observer.request_ended(row, gaps_us)
 
-    def _first_answer(self, answer: Answer) -> int | None:
+    def _first_answer(self, answer: StreamedAnswer) -> int | None:
         """Where it is not the first token."""
         if answer.first_answer_ns is None or answer.first_answer_ns == answer.token_ns[0]:
             return None
@@ -132,20 +131,20 @@ class Recorder:
             interrupted=interrupted,
         )
 
-    def _count(self, answer: Answer, row: RequestRow) -> None:
-        tally = self.tally
-        tally.token_events += row.events
-        tally.coalesced += answer.coalesced()
+    def _count(self, answer: StreamedAnswer, row: RequestRow) -> None:
+        stats = self.stats
+        stats.token_events += row.events
+        stats.coalesced += answer.coalesced()
         if not self._plan.prompts_counted:
-            tally.prompts_guessed += answer.prompt_tokens is None and row.status == "completed"
+            stats.prompts_guessed += answer.prompt_tokens is None and row.status == "completed"
         elif answer.prompt_tokens is not None:
             over = answer.prompt_tokens - int(self._plan.prompt_tokens[row.i])
-            tally.prompts_counted += 1
-            tally.prompts_mismatched += over != 0
-            tally.prompt_tokens_over += over
+            stats.prompts_counted += 1
+            stats.prompts_mismatched += over != 0
+            stats.prompt_tokens_over += over
         if row.status == "completed":
-            tally.answers += 1
-            tally.short_answers += row.output_tokens < int(self._plan.output_tokens[row.i])
+            stats.answers += 1
+            stats.short_answers += row.output_tokens < int(self._plan.output_tokens[row.i])
 
     def _since(self, at_ns: int) -> int:
         return at_ns - self.start_ns

@@ -11,15 +11,15 @@ from dataclasses import replace
 import numpy as np
 
 from engines.base import EngineError, Observer, RunRecord, SilentObserver
-from engines.remote.bodies import BodyWindow
-from engines.remote.client import LoadClient
+from engines.remote.client_stats import ClientStats
 from engines.remote.config import PATHS, RemoteConfig, Target
-from engines.remote.recorder import Recorder
-from engines.remote.server import NOT_READY, ServerInfo
-from engines.remote.setup import Setup
-from engines.remote.tally import Tally
-from engines.remote.traffic import Load
+from engines.remote.dispatcher import Load
+from engines.remote.load_client import LoadClient
+from engines.remote.load_recorder import LoadRecorder
+from engines.remote.request_bodies import BodyWindow, RequestFormat
+from engines.remote.server_info import ServerInfo
 from engines.request_table import RequestRow
+from workloads.errors import ExitCode
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 from workloads.prompt_texts import PromptTexts
@@ -29,7 +29,7 @@ PROBE_TOKENS = (32, 96)  # two lengths show what the server adds to both
 WARMUP_OUTPUT_TOKENS = 32  # at most, of each warm-up request
 
 
-class Quiet(SilentObserver):
+class WarmupObserver(SilentObserver):
     """Keeps nothing, and stops when another one does."""
 
     def __init__(self, other: Observer) -> None:
@@ -42,18 +42,18 @@ class Quiet(SilentObserver):
 
 def check(
     config: RemoteConfig, target: Target, server: ServerInfo, plan: RequestPlan, pacing: Pacing, observer: Observer
-) -> Setup:
+) -> RequestFormat:
     """How to ask this server. Raises EngineError where it refuses what is needed.
 
     Without warm-up requests nothing is sent, and the setup is what the configuration says.
     """
-    quiet = Quiet(observer)
+    quiet = WarmupObserver(observer)
     as_ids = config.api == "completions" and config.prompt_form != "text" and plan.texts is None
     if config.prompt_form == "ids" and config.api != "completions":
         raise EngineError(f"--api {config.api} takes no token ids, only text")
     if plan.texts is not None:
         _refuse_texts(config, plan.texts)
-    setup = Setup(config, server.model, as_ids, vocab_size=server.vocab_size)
+    setup = RequestFormat(config, server.model, as_ids, vocab_size=server.vocab_size)
     if config.warmup_requests == 0 or len(plan) == 0:
         return setup
     probe = RequestPlan.of(PROBE_TOKENS, [2] * len(PROBE_TOKENS))
@@ -82,9 +82,11 @@ def _refuse_texts(config: RemoteConfig, texts: PromptTexts) -> None:
             raise EngineError(f"{where}: --api {config.api} takes no chats; use --api chat")
 
 
-def _try(setup: Setup, target: Target, plan: RequestPlan, quiet: Quiet, *, concurrency: int | None) -> RunRecord:
+def _try(
+    setup: RequestFormat, target: Target, plan: RequestPlan, quiet: WarmupObserver, *, concurrency: int | None
+) -> RunRecord:
     """Send a plan without measuring anything."""
-    recorder = Recorder(plan, quiet, Tally())
+    recorder = LoadRecorder(plan, quiet, ClientStats())
     # Outside the range that measured prompts draw from.
     make = setup.requests(plan, target, first_id=setup.token_ids[0] - 1 if setup.as_ids else 0)
     pacing = Pacing(plan.arrivals_ugap, concurrency=min(concurrency or len(plan), len(plan)))
@@ -92,9 +94,9 @@ def _try(setup: Setup, target: Target, plan: RequestPlan, quiet: Quiet, *, concu
     client = LoadClient(target, setup.config, setup.interpret, load)
     try:
         if not client.prepare(1):
-            raise EngineError(f"no server answers at {setup.config.url}: {client.refusal}", NOT_READY)
+            raise EngineError(f"no server answers at {setup.config.url}: {client.refusal}", ExitCode.SERVER)
         if client.run(time.monotonic_ns()) == "gone":
-            raise EngineError(f"the server at {setup.config.url} went away: {client.refusal}", NOT_READY)
+            raise EngineError(f"the server at {setup.config.url} went away: {client.refusal}", ExitCode.SERVER)
     finally:
         client.close()
     return recorder.record(interrupted=False)

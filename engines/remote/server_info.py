@@ -12,8 +12,8 @@ import msgspec
 
 from engines.base import EngineError
 from engines.remote.config import RemoteConfig, Target
+from workloads.errors import ExitCode
 
-NOT_READY = 6
 MOST_NAMES = 8  # of served models, in a message
 
 
@@ -44,7 +44,7 @@ def _choose(config: RemoteConfig, models: dict[str, dict[str, Any]]) -> ServerIn
     names = list(models)
     listed = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
     if not names:
-        raise EngineError(f"{config.url} serves no model yet", NOT_READY)
+        raise EngineError(f"{config.url} serves no model yet", ExitCode.SERVER)
     if config.model is None and len(names) > 1:
         raise EngineError(f"{config.url} serves several models, so --model must name one of: {listed}")
     if config.model is not None and config.model not in models:
@@ -68,7 +68,7 @@ def _get_json(config: RemoteConfig, target: Target, path: str) -> Any:
     if status in (401, 403):
         raise EngineError(f"{where}: {config.key_problem} (HTTP {status})")
     if status == 503:
-        raise EngineError(f"{where}: the server is not ready (HTTP 503)", NOT_READY)
+        raise EngineError(f"{where}: the server is not ready (HTTP 503)", ExitCode.SERVER)
     kind = "a TGI" if config.api == "tgi" else "an OpenAI"
     if status != 200:
         raise EngineError(f"{where}: HTTP {status}; is it {kind} server, and the path in --url right?")
@@ -89,7 +89,7 @@ def _get(config: RemoteConfig, target: Target, path: str) -> tuple[int, bytes]:
         hint = "" if target.tls else "; is it https://?"
         raise EngineError(f"{config.url} does not speak HTTP: {_line(error)}{hint}") from None
     except OSError as error:  # refused, unreachable, timed out
-        raise EngineError(f"no server answers at {config.url}: {_line(error)}", NOT_READY) from None
+        raise EngineError(f"no server answers at {config.url}: {_line(error)}", ExitCode.SERVER) from None
     finally:
         connection.close()
 

@@ -17,10 +17,10 @@ from selectors import EVENT_READ, EVENT_WRITE
 
 OnReady = Callable[[int], None]  # told which of EVENT_READ | EVENT_WRITE
 
-__all__ = ["EVENT_READ", "EVENT_WRITE", "OnReady", "Reactor"]
+__all__ = ["EVENT_READ", "EVENT_WRITE", "OnReady", "SocketPoller"]
 
 
-class Reactor:
+class SocketPoller:
     """All times are of time.monotonic_ns()."""
 
     def __init__(self) -> None:

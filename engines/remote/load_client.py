@@ -1,0 +1,228 @@
+"""The event loop of a load: in one thread that does nothing else, and measures how well it keeps up."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from engines.base import EngineError, Observer, RunRecord
+from engines.garbage import light_garbage_collection
+from engines.remote.answer import Interpret
+from engines.remote.client_stats import ClientStats, core_wait_ns
+from engines.remote.config import RemoteConfig, Target
+from engines.remote.dispatcher import SPARE, Dispatcher, Load
+from engines.remote.load_recorder import LoadRecorder
+from engines.remote.request_bodies import BodyWindow, RequestFormat
+from engines.remote.socket_poller import OnReady, SocketPoller
+from workloads.errors import ExitCode
+from workloads.pacing import Due, Pacing
+from workloads.plan import RequestPlan
+
+LEAST_WINDOW = 64  # bodies made ahead
+OTHER_FILES = 64  # open files of a process that are not connections
+
+Problem = tuple[str, int]  # why a run ended before its time, and the exit code
+
+
+@dataclass(frozen=True)
+class Ran:
+    record: RunRecord
+    stats: ClientStats
+    problem: Problem | None
+
+
+class Partition:
+    """The part of a pacing that falls to worker `worker` of `workers`: the requests i with i % workers == worker."""
+
+    def __init__(self, plan: RequestPlan, whole: Pacing, worker: int = 0, workers: int = 1) -> None:
+        self._worker = worker
+        self._workers = workers
+        self._pacing = whole if workers == 1 else _part(plan, whole, worker, workers)
+        self.indices = range(worker, len(plan), workers)
+        self.concurrency = self._pacing.concurrency
+        self.deadline_ns = self._pacing.deadline_ns
+
+    def due(self, now_ns: int) -> list[Due]:
+        return [
+            Due(due.index * self._workers + self._worker, due.scheduled_ns, due.sent_ns)
+            for due in self._pacing.due(now_ns)
+        ]
+
+    def next_due_ns(self) -> int | None:
+        return self._pacing.next_due_ns()
+
+    def completed(self, index: int, now_ns: int) -> None:
+        self._pacing.completed(index // self._workers, now_ns)
+
+    @property
+    def exhausted(self) -> bool:
+        return self._pacing.exhausted
+
+    @property
+    def connections(self) -> int:
+        """To open before the clock runs."""
+        if self._pacing.rate_per_s is None:
+            return min(self.concurrency or len(self.indices), len(self.indices))
+        return min(self.concurrency or SPARE, len(self.indices))
+
+
+def _part(plan: RequestPlan, whole: Pacing, worker: int, workers: int) -> Pacing:
+    """Arrivals are in gaps of the whole plan, so the rate stays; the seats are shared out."""
+    seats = whole.concurrency
+    return Pacing(
+        plan.arrivals_ugap[worker::workers],
+        rate_per_s=whole.rate_per_s,
+        concurrency=None if seats is None else seats // workers + (worker < seats % workers),
+        duration_s=whole.duration_s,
+        drain_s=whole.drain_s,
+    )
+
+
+def run_partition(
+    setup: RequestFormat,
+    target: Target,
+    plan: RequestPlan,
+    part: Partition,
+    recorder: LoadRecorder,
+    start: Callable[[], int],
+) -> tuple[Ending, Problem | None]:
+    """start() says, once everything is ready, when time zero is. Raises EngineError before that."""
+    url = setup.config.url
+    make = setup.requests(plan, target)
+    window = BodyWindow(make, part.indices, count=max(LEAST_WINDOW, 2 * part.connections))
+    _make_room(part.connections)
+    client = LoadClient(target, setup.config, setup.interpret, Load(make, window, part, recorder))
+    try:
+        if not client.prepare(part.connections):
+            raise EngineError(f"no server answers at {url}: {client.refusal}", ExitCode.SERVER)
+        with light_garbage_collection():
+            ending = client.run(start())
+    finally:
+        client.close()
+    problem = (f"the server at {url} went away: {client.refusal}", ExitCode.SERVER) if ending == "gone" else None
+    return ending, problem
+
+
+def run_alone(setup: RequestFormat, target: Target, plan: RequestPlan, pacing: Pacing, observer: Observer) -> Ran:
+    recorder = LoadRecorder(plan, observer, ClientStats())
+    ending, problem = run_partition(setup, target, plan, Partition(plan, pacing), recorder, time.monotonic_ns)
+    record = recorder.record(interrupted=ending == "stopped")
+    return Ran(record, recorder.stats, problem)
+
+
+def _make_room(connections: int) -> None:
+    """Allow as many open files as this process may have: the load may come to need more than it begins with."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and connections + OTHER_FILES > hard:
+        raise EngineError(
+            f"the load needs {connections} connections, and this process may have {hard} open files: "
+            "a smaller --concurrency, --workers, or a larger limit (ulimit -Hn)"
+        )
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+Ending = Literal["finished", "stopped", "gone"]
+
+TICK_NS = 100_000_000  # how often time-outs, the observer's wish to stop and the server's presence are looked at
+
+
+class LoadClient:
+    """One load: prepare() it, run() it, close(). Times are of time.monotonic_ns()."""
+
+    def __init__(self, target: Target, config: RemoteConfig, interpret: Interpret, load: Load) -> None:
+        self._config = config
+        self._load = load
+        self._stats = load.recorder.stats
+        self._poller = SocketPoller()
+        self._dispatcher = Dispatcher(target, config, interpret, self._poller, load)
+
+    @property
+    def refusal(self) -> str:
+        """Why no connection can be opened, after prepare() or run() said so."""
+        return self._dispatcher.pool.refusal
+
+    def prepare(self, connections: int) -> bool:
+        """Everything that must not cost time once the clock runs. False if the server takes no connection.
+
+        Raises EngineError when it is this machine that has no more to give.
+        """
+        pool, window = self._dispatcher.pool, self._load.window
+        while not window.full:
+            window.make_one()
+        deadline_ns = time.monotonic_ns() + round(self._config.connect_timeout_s * 1e9)
+        while pool.num_idle < connections and time.monotonic_ns() < deadline_ns:
+            failure = pool.open_up_to(connections)
+            if failure is not None:
+                raise EngineError(f"cannot open {connections} connections: {failure.message}")
+            for on_ready, events in self._poller.ready(deadline_ns):
+                on_ready(events)
+            if pool.refused_ns is not None:
+                return False
+        if pool.num_idle == 0 and connections:
+            pool.refusal = f"no connection within {self._config.connect_timeout_s:g} s"
+            return False
+        return True
+
+    def run(self, start_ns: int) -> Ending:
+        """Until every request has ended, the recorder wants to stop, the deadline is over, or the server is gone.
+
+        start_ns: time zero of the schedule.
+        """
+        cpu_ns, waited_ns = time.process_time_ns(), core_wait_ns()
+        self._dispatcher.start(start_ns)
+        ending = self._loop(start_ns)
+        self._dispatcher.wind_up()
+        self._stats.cpu_ns += time.process_time_ns() - cpu_ns
+        if waited_ns is None or (waited_until_now_ns := core_wait_ns()) is None:
+            self._stats.core_wait_ns = None
+        else:
+            self._stats.core_wait_ns = waited_until_now_ns - waited_ns
+        self._stats.wall_ns += time.monotonic_ns() - start_ns
+        self._stats.connections += self._dispatcher.pool.opened_ever
+        return ending
+
+    def close(self) -> None:
+        self._dispatcher.pool.close()
+        self._poller.close()
+
+    def _loop(self, start_ns: int) -> Ending:
+        dispatcher = self._dispatcher
+        tick_ns = woke_ns = time.monotonic_ns()
+        while True:
+            now_ns = time.monotonic_ns()
+            if now_ns >= dispatcher.next_due_ns:
+                dispatcher.dispatch(now_ns)
+            if now_ns >= tick_ns:
+                ending = self._tick(start_ns, now_ns)
+                if ending is not None:
+                    return ending
+                tick_ns = now_ns + TICK_NS
+            if dispatcher.over:
+                return "finished"
+            self._stats.turn_ns.add(time.monotonic_ns() - woke_ns)
+            ready = self._poller.ready(now_ns if dispatcher.has_chores else min(dispatcher.next_due_ns, tick_ns))
+            woke_ns = time.monotonic_ns()
+            self._read_all(ready)
+            dispatcher.chore()
+
+    def _read_all(self, ready: list[tuple[OnReady, int]]) -> None:
+        for on_ready, events in ready:
+            on_ready(events)
+            now_ns = time.monotonic_ns()
+            if now_ns >= self._dispatcher.next_due_ns:  # a send does not wait for the end of a long row of reads
+                self._dispatcher.dispatch(now_ns)
+
+    def _tick(self, start_ns: int, now_ns: int) -> Ending | None:
+        recorder, deadline_ns = self._load.recorder, self._load.pacing.deadline_ns
+        if recorder.stopping:
+            return "stopped"
+        if deadline_ns is not None and now_ns >= start_ns + deadline_ns:
+            return "finished"
+        if not self._dispatcher.look_around(now_ns):
+            return "gone"
+        recorder.sample(now_ns, self._dispatcher.in_flight)
+        return None
