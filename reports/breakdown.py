@@ -1,24 +1,24 @@
-"""Where a request's time went: parts that add up to its TTFT and its E2EL from the scheduled time, to the ns.
+"""The parts of a request's time. They add up to its TTFT and its E2EL from the scheduled time, to the ns.
 
-In process, where seats are seen:
+In process, where slots are known:
 
-    scheduled   sent     submitted      seat                    first                        last
+    scheduled   sent     submitted    admitted                  first                        last
         |---------|----------|-----------|------------------------|---------------------------|
           client     intake      queue      prefill  preempted       decode        preempted
 
-Over HTTP they are not:
+Over HTTP, where they are not:
 
         |---------|-----------------------------------------------|---------------------------|
           client                      server                                 decode
 
-client     scheduled but not sent: a concurrency cap holds it, or the load client is late
-intake     sent, until the running step ended and the scheduler took it
-queue      until the step was planned that first gave it a seat
-prefill    in a seat, before the first token; computing a prompt again after a preemption too
-preempted  between two stays in a seat: from the end of the last step of one to the planning of the first of the next
-decode     in a seat, after the first token; computing again too
-handover   of a disaggregated engine: after the first token, until the decode instance planned a step with room for it
-transfer   from then until its KV had arrived there; decode is what follows
+client     scheduled but not sent: the concurrency cap holds it, or the load client is late
+intake     sent, until the running step ended and the scheduler took the request
+queue      until the planning of the step that first admitted it
+prefill    running, before the first token; recomputation of a prompt after a preemption too
+preempted  waiting again after a preemption: from the end of its last step to the planning of the step that admits it
+decode     running, after the first token; recomputation too
+handover   disaggregated: after the first token, until the decode instance planned a step with room for it
+transfer   from then until its KV had arrived there; decode follows
 server     sent, until the first token
 
 TTFT from the time of sending is the same without `client`.
@@ -71,10 +71,10 @@ class Breakdown:
 
 
 def breakdown(record: RunRecord) -> Breakdown:
-    """The parts of every completed request's time.
+    """The parts of the time of every completed request.
 
-    A request whose seats are not in the ledger (after a crash, or over HTTP) has the time between sending and first
-    token in `server`. A part that is 0 everywhere is left out.
+    A request whose steps are not in the ledger (after a crash, or over HTTP) has the time between sending and first
+    token in `server`. A part that is 0 for every request is left out.
     """
     first, last = record.column_ns("first"), record.column_ns("last")
     row = np.flatnonzero(record.where("status", "completed") & (first != MISSING))
@@ -83,22 +83,25 @@ def breakdown(record: RunRecord) -> Breakdown:
     admitted = record.first_steps()[row]
     seen = (admitted > 0) & (admitted <= record.steps.shape[0])
     submitted = np.where(seen, submitted, first)
-    seat = first.copy()
-    seat[seen] = record.steps["now_ns"][admitted[seen] - 1]
-    waits = np.where(seen, seat - submitted, 0)
+    admitted_ns = first.copy()
+    admitted_ns[seen] = record.steps["now_ns"][admitted[seen] - 1]
+    waits = np.where(seen, admitted_ns - submitted, 0)
     early, late = (away[row] for away in _preempted_ns(record))
     early, late = np.where(seen, early, 0), np.where(seen, late, 0)
     ttft = {
         "client": sent - scheduled,
         "intake": np.where(seen, submitted - sent, 0),
         "queue": waits,
-        "prefill": np.where(seen, first - seat - early, 0),
+        "prefill": np.where(seen, first - admitted_ns - early, 0),
         "preempted": early,
         "server": np.where(seen, 0, first - sent),
     }
     asked, arrived = (record.column_ns(name)[row] for name in ("transfer_asked", "transfer_ended"))
     went = seen & (asked != MISSING) & (arrived != MISSING)
-    asked, arrived = np.minimum(asked, last), np.minimum(arrived, last)  # it may go for an EOS alone: no output
+    asked, arrived = (
+        np.minimum(asked, last),
+        np.minimum(arrived, last),
+    )  # an EOS alone gives no output: the transfer may end after `last`
     handover, transfer = np.where(went, asked - first, 0), np.where(went, arrived - asked, 0)
     after = {
         "handover": handover,
@@ -110,12 +113,12 @@ def breakdown(record: RunRecord) -> Breakdown:
         row=row,
         ttft_ns={name: column for name, column in ttft.items() if column.any()},
         after_ns={name: column for name, column in after.items() if column.any()},
-        blocked_ns=blocked_ns(*_of_first_seats(record.steps, admitted[seen]), submitted[seen], seen),
+        blocked_ns=blocked_ns(*_first_instance(record.steps, admitted[seen]), submitted[seen], seen),
     )
 
 
-def _of_first_seats(steps: StepArray, admitted: IntColumn) -> tuple[StepArray, IntColumn]:
-    """The ledger of the instance that everybody first waits for, and where in it they were admitted, from 1."""
+def _first_instance(steps: StepArray, admitted: IntColumn) -> tuple[StepArray, IntColumn]:
+    """The ledger of the instance that first admits requests, and the steps in it that admitted them, from 1."""
     if not steps["instance"].any():
         return steps, admitted
     mine = steps["instance"] == 0
@@ -125,26 +128,27 @@ def _of_first_seats(steps: StepArray, admitted: IntColumn) -> tuple[StepArray, I
 def blocked_ns(
     steps: StepArray, admitted: IntColumn, submitted_ns: IntColumn, seen: NDArray[np.bool_]
 ) -> dict[str, IntColumn]:
-    """How much of its wait for a first seat a request spent behind a blocked head of the queue, by reason.
+    """How much of `queue` a request spent behind a blocked head of the waiting queue, by reason; ns columns over all
+    requests, for the reasons that occur.
 
-    A wait is cut where steps were planned. The piece that begins when a step was planned counts for the reason in that
-    step's ledger row, which says why whoever was first in the queue then was not admitted; it is the request itself or
-    one before it. The piece in front of the first planning after submission counts for that step's reason too, as a row
-    tells what happened since the step before it. Where that reason is NO, nobody who could have come in was kept
-    waiting (another prompt bucket had its turn), and the piece counts for none.
+    The wait is cut at the planning of each step. The piece from one planning to the next counts for the reason in that
+    step's ledger row: why the head of the queue, which is the request itself or one before it, was not admitted. The
+    piece before the first planning after submission counts for that step's reason too, as a row describes the time
+    since the step before it. Where the reason is NO, no request that could have been admitted waited (another prompt
+    bucket had its turn), and the piece counts for none.
 
-    submitted_ns, admitted: of the requests whose seats are seen. Columns over all requests, for the reasons that occur.
+    submitted_ns, admitted: of the requests in `seen`, whose steps are in the ledger.
     """
     now_ns, reason = steps["now_ns"], steps["blocked"]
-    seat = admitted - 1
-    planned = np.minimum(np.searchsorted(now_ns, submitted_ns), seat)  # row of the first step planned after it came
-    before_ns = now_ns[planned] - submitted_ns if seat.shape[0] else submitted_ns
+    at = admitted - 1
+    planned = np.minimum(np.searchsorted(now_ns, submitted_ns), at)  # row of the first step planned after it came
+    before_ns = now_ns[planned] - submitted_ns if at.shape[0] else submitted_ns
     found = {}
     for code in sorted(set(np.unique(reason).tolist()) - {Blocked.NO}):
         lasted_ns = np.where(reason[:-1] == code, np.diff(now_ns), 0)
         so_far_ns = np.concatenate([[0], np.cumsum(lasted_ns)])  # [row] up to the planning of that step
         column = np.zeros(seen.shape[0], np.int64)
-        column[seen] = so_far_ns[seat] - so_far_ns[planned] + np.where(reason[planned] == code, before_ns, 0)
+        column[seen] = so_far_ns[at] - so_far_ns[planned] + np.where(reason[planned] == code, before_ns, 0)
         if column.any():
             found[Blocked(code).name.lower()] = column
     return found
@@ -156,14 +160,14 @@ def total(parts: dict[str, IntColumn]) -> IntColumn:
 
 
 def _preempted_ns(record: RunRecord) -> tuple[IntColumn, IntColumn]:
-    """[rows] how long each request was out of its seat between two stays, before and after its first token."""
+    """ns[rows] that each request waited after preemptions, before and after its first token."""
     early, late = np.zeros(len(record), np.int64), np.zeros(len(record), np.int64)
     of_row, stints = record.stints()
-    again = np.flatnonzero(of_row[1:] == of_row[:-1])  # stays that another one follows
+    again = np.flatnonzero(of_row[1:] == of_row[:-1])  # stints that another one follows
     steps = record.steps.shape[0]
     decodes = np.zeros(len(stints), np.bool_)
     if record.steps["instance"].any():
-        # By seats: a stay that no step was launched for has the number of a step that another instance may have taken.
+        # By slots: the step number of a stint without a launched step may be that of a step of another instance.
         decodes = stints[:, 0] >= ledger_slots(record.steps[record.steps["instance"] == 0])
         again = again[~_handed_over(record, of_row, decodes, again)]
     ended, admitted = stints[again, 3], stints[again + 1, 1]
@@ -171,7 +175,7 @@ def _preempted_ns(record: RunRecord) -> tuple[IntColumn, IntColumn]:
     again, ended, admitted = again[known], ended[known], admitted[known]
     row = of_row[again]
     left_ns, back_ns = record.steps["end_ns"][ended - 1], record.steps["now_ns"][admitted - 1]
-    # Nobody gets up before its KV is there, though no step may have run since then.
+    # A request is preempted after its KV arrived, though no step may have run since then.
     left_ns = np.maximum(left_ns, np.where(decodes[again], record.column_ns("transfer_ended")[row], MISSING))
     first_ns, last_ns = record.column_ns("first")[row], record.column_ns("last")[row]
     np.add.at(early, row, np.maximum(np.minimum(back_ns, first_ns) - left_ns, 0))
@@ -182,7 +186,7 @@ def _preempted_ns(record: RunRecord) -> tuple[IntColumn, IntColumn]:
 def _handed_over(
     record: RunRecord, of_row: IntColumn, decodes: NDArray[np.bool_], again: IntColumn
 ) -> NDArray[np.bool_]:
-    """[again] the next stay is at another instance, to which its KV went: the time between is no preemption's."""
+    """bool[again]: the next stint is at the decode instance, after a KV transfer and not a preemption."""
     went = record.column_ns("transfer_asked")[of_row[again]] != MISSING
     return np.asarray(went & (decodes[again] != decodes[again + 1]))
 

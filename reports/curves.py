@@ -1,4 +1,4 @@
-"""A sweep's curve: what a run's point is, how repeats become one point, the knee and the Pareto frontier."""
+"""The curve of a sweep: its points and their order, the knee, the Pareto frontier, and sweep.json."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ WITH_INTERVALS = ("output_token_per_s", "request_per_s", "goodput_per_s", "token
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One setting: medians over its repeats, and how far to trust them."""
+    """One setting: medians over its repeats, with intervals."""
 
     point: Point  # the only run, or one whose numbers are medians over the runs
-    runs: tuple[Point, ...]  # that gave numbers; empty: none did, and point.error says why
+    runs: tuple[Point, ...]  # those with numbers; empty: none has, and point.error says why
     # By field of Point. Over repeats, from 3 on: Student's 95 % interval of their mean. Else the runs' own 95 %
     # intervals (of P99 latencies alone), from the lowest end to the highest.
     intervals: dict[str, Interval] = field(default_factory=dict)
@@ -77,7 +77,7 @@ def _interval(runs: Sequence[Point], name: str) -> Interval | None:
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Student's interval of the mean of independent values, at least 2. What is measured here is never below 0."""
+    """Student's interval of the mean of two independent values or more; cut at 0, as no value here is below it."""
     n, mean = len(values), statistics.fmean(values)
     half = float(student_t.ppf((1 + confidence) / 2, n - 1)) * statistics.stdev(values) / math.sqrt(n)
     return max(0.0, mean - half), mean + half
@@ -94,7 +94,8 @@ def label_of(params: Sequence[str], values: Sequence[Value]) -> str:
 
 
 def in_order(points: Iterable[Point]) -> list[Point]:
-    """By each parameter in turn: by size where its values are numbers, else in the order given. Repeats in theirs."""
+    """Sorted by each parameter in turn, by size where its values are numbers, else in the order given; then by
+    repeat."""
     listed = list(points)
     if not listed:
         return []
@@ -110,7 +111,7 @@ def numeric(values: Iterable[Value]) -> bool:
 
 
 def sized(curve: Sequence[CurvePoint]) -> bool:
-    """Whether the first parameter's values are numbers, so that one point lies beyond another."""
+    """Whether the values of the first parameter are numbers, so that one point lies beyond another."""
     return numeric(one.values[0] for one in curve)
 
 
@@ -123,8 +124,8 @@ def series(curve: Sequence[CurvePoint]) -> dict[tuple[Value, ...], list[CurvePoi
 
 
 def neighbours(curve: Sequence[CurvePoint], values: Sequence[Value]) -> tuple[Point | None, Point | None]:
-    """The points before and after a setting, along the first parameter; all other values are the same. None where that
-    parameter's values are words, as words have no size."""
+    """The points before and after a setting along the first parameter, with equal other values. None where the values
+    of that parameter are not numbers."""
     if not sized(curve):
         return None, None
     line = [one.point for one in curve if one.values[1:] == tuple(values[1:])]
@@ -134,8 +135,8 @@ def neighbours(curve: Sequence[CurvePoint], values: Sequence[Value]) -> tuple[Po
 
 def knee(curve: Sequence[CurvePoint], latency: str = "p99_tpot_ms") -> CurvePoint | None:
     """Where throughput over latency is largest: beyond it, a percent more throughput costs more than a percent of
-    latency (Kleinrock's power; Proc. ICC 1979). None if no point has both. Invalid and overloaded points count too:
-    their latency is what says that they lie beyond. Words have no knee."""
+    latency (Kleinrock's power; Proc. ICC 1979). None if no point has both, or values are not numbers. Invalid and
+    overloaded points count too, as their latency shows that they lie beyond it."""
     if not sized(curve):
         return None
     known = [one for one in curve if one.point.output_token_per_s and getattr(one.point, latency)]
@@ -143,8 +144,8 @@ def knee(curve: Sequence[CurvePoint], latency: str = "p99_tpot_ms") -> CurvePoin
 
 
 def bend(curve: Sequence[CurvePoint], latency: str) -> CurvePoint | None:
-    """The knee as it is worth showing: not at an end of the curve, where it only says that the curve did not go on, and
-    not where all points were offered one rate, as their throughput is that of the load."""
+    """The knee, or None where it means nothing: at an end of the curve, or where all points were offered one rate, so
+    that their throughput is that of the load."""
     offered = {one.point.rate_per_s for one in curve}
     if len(offered) == 1 and None not in offered:
         return None
@@ -153,7 +154,7 @@ def bend(curve: Sequence[CurvePoint], latency: str) -> CurvePoint | None:
 
 
 def latency_of_knee(params: Sequence[str]) -> str:
-    """Which latency a knee is judged by: with a rate the wait for a first token, else the time per token."""
+    """The latency of the knee: TTFT for a rate, else TPOT."""
     return "p99_ttft_ms" if params[0] == "rate" else "p99_tpot_ms"
 
 
@@ -162,7 +163,7 @@ def power(point: Point, latency: str) -> float:
 
 
 def pareto(curve: Sequence[CurvePoint]) -> list[CurvePoint]:
-    """Points that no other beats in both tokens/s per user and output tokens/s, by falling speed per user."""
+    """Points that no other beats in both tokens/s per user and output tokens/s, by falling tokens/s per user."""
     known = [one for one in curve if one.point.tokens_per_s_per_user and one.point.output_token_per_s]
     known.sort(key=lambda one: (one.point.tokens_per_s_per_user, one.point.output_token_per_s), reverse=True)
     frontier: list[CurvePoint] = []
@@ -182,9 +183,9 @@ def point_of(
     repeat: int = 0,
     max_over_mean: float | None = None,
 ) -> Point:
-    """The point a finished run gives. `folder` is relative to the sweep's. ValueError for a run without summary."""
+    """The point of a finished run. folder: relative to the sweep's. CbbenchError for a run without summary."""
     if run.summary is None:
-        raise ValueError(f"{folder}: the run has no summary; rebuild it first")
+        raise CbbenchError(None, f"{folder}: the run has no summary; rebuild it first")
     latency, throughput = run.summary.latency, run.summary.throughput
     opened = run.workload.pacing.open_loop
     ttft, e2el = (latency.ttft_sched_ms, latency.e2el_sched_ms) if opened else (latency.ttft_ms, latency.e2el_ms)
@@ -228,8 +229,7 @@ def _tenant_point(one: Group, opened: bool) -> TenantPoint:
 
 
 def slow_parts(run: RunFile, latency: Literal["ttft", "e2el"]) -> dict[str, float]:
-    """Where the slowest first tokens (or answers), those at or above P99, spent their time: share by part, the largest
-    first."""
+    """The parts of TTFT (or E2EL) at or above its P99: share by part, the largest first."""
     found = run.summary.breakdown if run.summary is not None else None
     parts: dict[str, Part] = {} if found is None else getattr(found, latency)
     shares = {name: part.tail_share for name, part in parts.items() if part.tail_share}
@@ -237,7 +237,7 @@ def slow_parts(run: RunFile, latency: Literal["ttft", "e2el"]) -> dict[str, floa
 
 
 def write_sweep(folder: Path, sweep: SweepFile) -> None:
-    """Write sweep.json at once. CbbenchError when the disk will not take it."""
+    """Replace sweep.json at once. CbbenchError where the disk refuses."""
     write_atomic(folder / SWEEP, sweep)
 
 
@@ -254,23 +254,25 @@ def read_sweep(folder: Path) -> SweepFile:
     sweep = read_json(path, SweepFile, SWEEP_SCHEMA)
     for values in (*sweep.settings, *(one.values for one in sweep.points), *sweep.skipped):
         if len(values) != len(sweep.params):
-            raise CbbenchError(None, f"{path}: {short_label(values)} is no value of each of {', '.join(sweep.params)}")
+            raise CbbenchError(
+                None, f"{path}: {short_label(values)} is not a value of each of {', '.join(sweep.params)}"
+            )
     return sweep
 
 
 class TenantRow(NamedTuple):
     values: tuple[Value, ...]  # of the setting
-    tenants: tuple[TenantPoint, ...]  # one for each name, empty where it had no request
+    tenants: tuple[TenantPoint, ...]  # one for each name, without numbers where it had no request
 
 
 def tenants_of(curve: Sequence[CurvePoint]) -> tuple[list[str], list[TenantRow]]:
-    """(names of all tenants, a row for each setting that gave numbers); nothing where no run has two tenants."""
+    """(names of all tenants, a row for each setting with numbers); empty where no run has two tenants."""
     names = list(dict.fromkeys(name for one in curve for name in one.point.by_tenant))
     if not names:
         return [], []
-    nobody = TenantPoint()
+    absent = TenantPoint()
     return names, [
-        TenantRow(one.values, tuple(one.point.by_tenant.get(name, nobody) for name in names))
+        TenantRow(one.values, tuple(one.point.by_tenant.get(name, absent) for name in names))
         for one in curve
         if one.runs
     ]

@@ -1,6 +1,6 @@
-"""Token events without spelling all of them out: a run may have hundreds of millions.
+"""Token events of a run, which may be hundreds of millions.
 
-They are read some million at a time, and what is kept of the gaps between them is how often each came.
+They are read some million at a time, and the gaps between them are kept as counted values.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from engines.base import RunRecord
 from reports.counted_values import CountedValues, FloatArray, IntArray
 
 AT_ONCE = 1 << 22  # events
-SPARSE = 4  # times as many events lie between those of a batch: then they are read request by request
-BINS = 1 << 22  # gaps in µs counted in a bin each; the few above (4 s) are counted one by one
+SPARSE = 4  # ratio of events between those of a batch to its own, above which requests are read one by one
+BINS = 1 << 22  # gaps up to 4 s are counted in bins of a µs; longer ones individually
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Events of some requests, one request after the other."""
+    """Events of some requests, request by request."""
 
     rows: IntArray  # of the record
     starts: IntArray  # [rows] where the events of each begin
@@ -29,7 +29,7 @@ class Batch:
     times_of: RunRecord
 
     def times_ns(self) -> IntArray:
-        """When each event came, by RunRecord.event_times_ns()'s rule."""
+        """ns[events]: the time of each event, as RunRecord.event_times_ns() has it."""
         record = self.times_of
         if record.event_unit == "step":
             ended: IntArray = record.steps["end_ns"][self.values.astype(np.int64) - 1]
@@ -40,19 +40,19 @@ class Batch:
 
     @property
     def counts(self) -> IntArray:
-        """[rows] events of each."""
+        """int[rows]: events of each."""
         return np.diff(self.starts, append=self.values.shape[0])
 
 
 class Events:
-    """The events of one record. Rows without one are passed over."""
+    """The events of one record. Rows without events are left out."""
 
     def __init__(self, record: RunRecord) -> None:
         self._record = record
         self._at, self._count = record.column("events_at"), record.column("events")
 
     def batches(self, wanted: NDArray[np.bool_]) -> Iterator[Batch]:
-        """The events of the wanted rows, in the order in which they lie."""
+        """The events of the wanted rows, in order of position in the file."""
         rows = np.flatnonzero(wanted & (self._count > 0))
         at = self._at[rows]
         if (at[1:] < at[:-1]).any():
@@ -70,7 +70,7 @@ class Events:
         starts = np.cumsum(count) - count
         low, high = int(at[0]), int(at[-1] + count[-1])
         wanted = int(count.sum())
-        if high - low > SPARSE * wanted:  # all that lies between could be the whole run
+        if high - low > SPARSE * wanted:  # the events in between could be those of the whole run
             ends = zip(at.tolist(), (at + count).tolist(), strict=True)
             values = np.concatenate([self._record.event_values[begin:end] for begin, end in ends])
         else:
@@ -91,7 +91,7 @@ class Events:
             if int(values.max()) < BINS:
                 found = np.bincount(values)
                 bins[: found.shape[0]] += found
-                firsts = np.bincount(values[batch.starts])  # what stands there is no gap
+                firsts = np.bincount(values[batch.starts])  # the first value of a request is not a gap
                 bins[: firsts.shape[0]] -= firsts
             else:
                 gaps = np.delete(values, batch.starts)
@@ -103,8 +103,8 @@ class Events:
         return CountedValues(np.concatenate([at, above]) * 1000 / 1e6, np.concatenate([bins[at], counts]))
 
     def _gaps_of_steps(self, wanted: NDArray[np.bool_]) -> CountedValues:
-        """A run of consecutive steps that gave tokens adds one to the count of every step in it but the first; so only
-        where runs begin and end is noted. A gap over several steps is told by where it begins and ends."""
+        """A run of consecutive steps with tokens adds one to the count of every step in it except the first, so only
+        the ends of runs are kept. A gap over several steps is identified by its two steps."""
         ended_ns = np.concatenate([[0], self._record.steps["end_ns"]])  # [step]
         change = np.zeros(ended_ns.shape[0] + 1, np.int64)
         jumps, jumped = [np.empty(0, np.int64)], [np.empty(0, np.int64)]  # (before << 32 | after), and how many
@@ -120,7 +120,7 @@ class Events:
             behind = first + np.diff(begins, append=values.shape[0])
             change += np.bincount(first + 1, minlength=change.shape[0]) - np.bincount(behind, minlength=change.shape[0])
             pairs = values[inside - 1].astype(np.int64) << 32 | values[inside]
-            pairs, counts = np.unique(pairs, return_counts=True)  # seats that stood still together
+            pairs, counts = np.unique(pairs, return_counts=True)  # requests that paused in the same steps
             jumps.append(pairs)
             jumped.append(counts)
         pairs = np.concatenate(jumps)
@@ -128,7 +128,7 @@ class Events:
         return CountedValues.of(gaps_ns / 1e6, np.concatenate([np.cumsum(change)[1:-1], *jumped]))
 
     def gaps_in_time_ms(self, wanted: NDArray[np.bool_], most: int) -> FloatArray:
-        """Gaps of some requests from the middle of the wanted ones, in order of time: `most`, or a few more."""
+        """ms: gaps of requests from the middle of the wanted ones, in order of time: `most`, or a few more."""
         rows = wanted & (self._count > 1)
         ends = np.cumsum(np.where(rows, self._count - 1, 0))
         total = int(ends[-1]) if ends.shape[0] else 0
@@ -142,7 +142,7 @@ class Events:
         return np.concatenate(gaps)[np.argsort(np.concatenate(came_ns), kind="stable")] / 1e6
 
     def within(self, begin_ns: int, end_ns: int) -> FloatArray:
-        """[rows] events of each row that came after begin_ns, up to end_ns."""
+        """float[rows]: events of each row after begin_ns, up to end_ns."""
         first_ns, last_ns = self._record.column_ns("first"), self._record.column_ns("last")
         inside = np.where((first_ns > begin_ns) & (last_ns <= end_ns), self._count, 0).astype(np.float64)
         across = (first_ns <= end_ns) & (last_ns > begin_ns) & (inside == 0)

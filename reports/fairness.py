@@ -1,9 +1,9 @@
-"""How evenly tenants are served: who waits when, and how far one gets ahead of another meanwhile.
+"""Fairness between tenants: the waits of their requests, and the service gap while both wait.
 
-Service is counted as by the Virtual Token Counter (Sheng et al., OSDI 2024): a prompt token is worth 1 and is served
-with the first token of the answer, an output token is worth 2 and is served when it comes. A fair scheduler keeps
-|W_a(t1, t2) - W_b(t1, t2)|, the difference of what two tenants got between t1 and t2, within a bound that does not grow
-with t2 - t1, as long as both have somebody waiting.
+Service is counted as by the Virtual Token Counter (Sheng et al., OSDI 2024): a prompt token counts 1, at the first
+token of the output; an output token counts 2, when it is delivered. A fair scheduler keeps
+|W_a(t1, t2) - W_b(t1, t2)|, the difference of the service of two tenants between t1 and t2, within a bound that does
+not grow with t2 - t1, as long as both have waiting requests.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ MOST_EVENTS = 1 << 19  # among whose times they are chosen
 
 
 def waits_ns(record: RunRecord) -> tuple[IntColumn, IntColumn]:
-    """(begin, end) of every request's wait for its first seat, in order of the record; begin is MISSING where it never
-    reached the engine.
+    """(begin, end) in ns of every request's wait for its first admission, in order of the record; begin is MISSING
+    where it never reached the engine.
 
-    In process: from when it was submitted to when the step was planned that seated it. Elsewhere seats are not to be
-    seen, so from when it was sent to its first token. A request that got neither waited until it ended.
+    In process: from submission to the planning of the step that admitted it. Over HTTP, where steps are not known: from
+    sending to its first token. A request that got neither waited until it ended.
     """
     ended = record.column_ns("end")
     admitted = record.first_steps()
     if not admitted.any():
         first = record.column_ns("first")
         return record.column_ns("sent"), np.where(first == MISSING, ended, first)
-    # A crash may lose the last steps of the ledger, and with them the moment.
+    # A crash may lose the last steps of the ledger, and their times.
     known = (admitted > 0) & (admitted <= record.steps.shape[0])
     until = ended.copy()
     until[known] = record.steps["now_ns"][admitted[known] - 1]
@@ -44,9 +44,9 @@ def waits_ns(record: RunRecord) -> tuple[IntColumn, IntColumn]:
 
 
 def service_gap_tokens(record: RunRecord, tenant: IntColumn, tenants: int) -> float | None:
-    """The most service by which one tenant got ahead of another within a time in which both had somebody waiting.
+    """The largest lead in service of one tenant over another within a time in which both had waiting requests.
 
-    tenant: index of every request of the record. None where no two tenants ever waited at the same time.
+    tenant: index of the tenant of every request of the record. None where no two tenants waited at the same time.
     """
     begin, end = waits_ns(record)
     reached = begin != MISSING
@@ -62,7 +62,7 @@ def service_gap_tokens(record: RunRecord, tenant: IntColumn, tenants: int) -> fl
 
 
 def overlaps(begin: IntColumn, end: IntColumn, depth: int) -> tuple[IntColumn, IntColumn]:
-    """(begin, end) of the stretches in which at least `depth` of the intervals hold; those that touch become one."""
+    """(begin, end) of the times covered by at least `depth` intervals; times that touch are merged."""
     at, change = np.concatenate([begin, end]), np.repeat([1, -1], begin.shape[0])
     order = np.lexsort((-change, at))
     at, inside = at[order], np.cumsum(change[order]) >= depth
@@ -72,15 +72,15 @@ def overlaps(begin: IntColumn, end: IntColumn, depth: int) -> tuple[IntColumn, I
 
 
 def _served(record: RunRecord, tenant: IntColumn, tenants: int) -> tuple[IntColumn, NDArray[np.float64]]:
-    """(moments, service[tenants, moments] that each tenant got up to and including each moment)."""
-    events, everybody = Events(record), np.ones(len(record), np.bool_)
+    """(moments, service[tenants, moments]): service of each tenant up to and including each moment."""
+    events, all_rows = Events(record), np.ones(len(record), np.bool_)
     moments = _moments(record, events)
     # Events of a request share its output tokens evenly: a server may send several tokens in one event.
-    worth = OUTPUT_WEIGHT * record.column("output_tokens") / np.maximum(record.column("events"), 1)
+    per_event = OUTPUT_WEIGHT * record.column("output_tokens") / np.maximum(record.column("events"), 1)
     prompts = PROMPT_WEIGHT * record.column("prompt_tokens")
     service = np.zeros(tenants * moments.shape[0])
-    for batch in events.batches(everybody):
-        served = np.repeat(worth[batch.rows], batch.counts)
+    for batch in events.batches(all_rows):
+        served = np.repeat(per_event[batch.rows], batch.counts)
         served[batch.starts] += prompts[batch.rows]
         cell = np.repeat(tenant[batch.rows] * moments.shape[0], batch.counts)
         cell += np.searchsorted(moments, batch.times_ns())
@@ -89,7 +89,7 @@ def _served(record: RunRecord, tenant: IntColumn, tenants: int) -> tuple[IntColu
 
 
 def _moments(record: RunRecord, events: Events) -> IntColumn:
-    """When tokens came, ascending: all such moments or, of many, some that lie evenly among them, and the last."""
+    """Times of token events in ns, ascending: all of them or, of many, an even selection and the last."""
     stride = max(1, int(record.column("events").sum()) // MOST_EVENTS)
     seen, last = [np.empty(0, np.int64)], np.empty(0, np.int64)
     for batch in events.batches(np.ones(len(record), np.bool_)):
@@ -102,12 +102,12 @@ def _moments(record: RunRecord, events: Events) -> IntColumn:
 
 
 def _widest(moments: IntColumn, ahead: FloatArray, begin: IntColumn, end: IntColumn) -> float | None:
-    """The largest change of `ahead` within any of the stretches, both ends included. None without a stretch."""
+    """The largest change of `ahead` within any interval, both ends included. None without an interval."""
     if not begin.shape[0]:
         return None
-    ahead = np.concatenate([[0.0], ahead, [0.0]])  # [k]: after k moments; the last is never looked at
+    ahead = np.concatenate([[0.0], ahead, [0.0]])  # [k]: after k moments; the last is not used
     low, high = np.searchsorted(moments, begin, side="right"), np.searchsorted(moments, end, side="right")
-    # reduceat works on the stretch between two neighbouring indices, so every other result is one of ours.
+    # reduceat also reduces between one interval and the next, so every other result is used.
     bounds = np.stack([low, high + 1], axis=1).reshape(-1)
     reach = np.maximum.reduceat(ahead, bounds) - np.minimum.reduceat(ahead, bounds)
     return float(reach[::2].max())

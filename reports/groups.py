@@ -1,4 +1,4 @@
-"""The numbers of a run for parts of its requests: by tenant, by priority, by the bucket of their prompts."""
+"""The numbers of a run for parts of its requests: by tenant, priority, prompt bucket and stage of the rate."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from workloads.rates import NS
 
 
 class Groups:
-    """Splits one run. Every split is empty unless it has two parts or more: one part is the run itself.
+    """Splits one run. A split with one part is empty, as that is the run itself.
 
-    Columns are in order of sending, as in `times`, unless they say otherwise.
+    Columns are in order of sending, as in `times`, unless stated otherwise.
     """
 
     def __init__(self, record: RunRecord, times: RequestTimes, window_s: float) -> None:
@@ -42,7 +42,7 @@ class Groups:
         return self._split(which.reshape(-1), [str(one) for one in priorities.tolist()])
 
     def by_prompt_bucket(self, edges: Sequence[int]) -> dict[str, Group]:
-        """edges: the longest prompt of each bucket but the last, ascending. Buckets without a request are left out."""
+        """edges: the longest prompt of each bucket except the last, tokens, ascending. Empty buckets are left out."""
         if not edges:
             return {}
         between = [f"{shorter + 1} to {edge}" for shorter, edge in pairwise(edges)]
@@ -50,8 +50,9 @@ class Groups:
         return self._split(np.searchsorted(edges, self._times.prompt_tokens), names)
 
     def by_stage(self, stages: Stages | None) -> dict[str, StageGroup]:
-        """By the stage, of a ramp by the part of it, in which a request was scheduled; but the rates are of what ended
-        within its time, over that time: a queue that a stage leaves behind is served in the next. Not judged yet."""
+        """By the stage in which a request was scheduled, a ramp by its parts. Rates are those of requests that ended
+        within the time of the stage, over that time, as the next stage serves the queue that a stage leaves. Without
+        verdicts."""
         if stages is None or not len(self._times):
             return {}
         until_s = int(self._times.scheduled_ns.min()) / NS + self._window_s
@@ -76,7 +77,7 @@ class Groups:
         return service_gap_tokens(self._record, self._tenant_of_row, len(self._tenants))
 
     def _split(self, which: IntColumn, names: Sequence[str]) -> dict[str, Group]:
-        """which: the part that a request belongs to."""
+        """which: the part of each request, as an index into names."""
         counts = np.bincount(which, minlength=len(names))
         if np.count_nonzero(counts) < 2:
             return {}
@@ -87,7 +88,7 @@ class Groups:
         }
 
     def _group(self, members: BoolArray, served: BoolArray, window_s: float) -> Group:
-        """served: in whose rates they count; window_s: what the rates are over."""
+        """The numbers of `members`. served: requests that count in the rates; window_s: the time of the rates."""
         times = self._times
         served = times.completed & served
         waited = self._waited_ms[members]
@@ -125,7 +126,8 @@ class Groups:
 
 
 def _asked_per_s(span: Span, due_ns: IntColumn) -> float | None:
-    """Where the run's last request is due in it, up to that one: nobody knows when the next would have been."""
+    """Requests per second due in the span. Where the last request of the run is due in it, up to that one, as the time
+    of the next is unknown."""
     requests, last_s = int(span.holds(due_ns).sum()), int(due_ns.max()) / NS
     if last_s >= span.end_s:
         return requests / (span.end_s - span.start_s)

@@ -1,4 +1,4 @@
-"""A disaggregated run by instance: what each did, and the KV that went from one to the other."""
+"""A disaggregated run by instance, and the KV transfers between them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from reports.summary_schema import Transfers
 
 
 def steps_by_instance(steps: StepArray) -> dict[str, StepArray]:
-    """The ledger of each instance by its name; {"": steps} where one does everything."""
+    """The ledger of each instance by its name; {"": steps} with one instance."""
     if not steps["instance"].any():
         return {"": steps}
     return {name: steps[steps["instance"] == number] for number, name in enumerate(INSTANCES)}
 
 
 def transfers(record: RunRecord) -> Transfers | None:
-    """None where no KV went anywhere."""
+    """The KV transfers of a run; None where there were none."""
     asked, ended, first = (record.column_ns(name) for name in ("transfer_asked", "transfer_ended", "first"))
     there = (asked != MISSING) & (ended != MISSING)
     if not there.any():
@@ -40,8 +40,8 @@ def transfers(record: RunRecord) -> Transfers | None:
 
 
 def records_by_instance(record: RunRecord) -> dict[str, RunRecord]:
-    """What happened in the seats of each instance, with its own steps numbered from 1 and its seats from 0; without
-    token events. {"": the record} where one instance does everything."""
+    """The slots and steps of each instance, its steps numbered from 1 and its slots from 0; without token events.
+    {"": the record} with one instance."""
     if not record.steps["instance"].any():
         return {"": record}
     found: dict[str, RunRecord] = {}
@@ -51,26 +51,26 @@ def records_by_instance(record: RunRecord) -> dict[str, RunRecord]:
         steps = record.steps[mine]
         slots = range(first_slot, first_slot + ledger_slots(steps))
         local = _own_numbers(mine)
-        rows = (_seen_there(row, local, slots, decodes=number > 0) for row in record.rows)
+        rows = (_row_in(row, local, slots, decodes=number > 0) for row in record.rows)
         found[name] = replace(record, rows=RequestTable.of(rows), steps=steps, event_values=np.empty(0, np.uint32))
         first_slot = slots.stop
     return found
 
 
 def _own_numbers(mine: NDArray[np.bool_]) -> Callable[[int], int]:
-    """How many of its own steps there are up to one of that number. Steps that are not in the ledger count too: a crash
-    lost them, or the run ended before the step was launched that somebody had been seated for."""
+    """From the number of a step to the number among the instance's own steps. Steps that are not in the ledger count
+    too: a crash lost them, or the run ended before a step was launched for which a request had been admitted."""
     local = np.concatenate([[0], np.cumsum(mine)])
     last = len(mine)
     return lambda step: int(local[min(step, last)]) + max(step - last, 0)
 
 
 def ledger_slots(steps: StepArray) -> int:
-    """Of the instance that launched these."""
+    """Slots of the instance that launched these steps."""
     return int(steps[0]["active_slots"] + steps[0]["dead_slots"] + steps[0]["idle_slots"]) if len(steps) else 0
 
 
-def _seen_there(row: RequestRow, local: Callable[[int], int], slots: range, *, decodes: bool) -> RequestRow:
+def _row_in(row: RequestRow, local: Callable[[int], int], slots: range, *, decodes: bool) -> RequestRow:
     stays = [one for one in row.stints if one.slot in slots]
     return msgspec.structs.replace(
         row,
@@ -86,9 +86,9 @@ def _seen_there(row: RequestRow, local: Callable[[int], int], slots: range, *, d
 
 
 def _preemptions_there(row: RequestRow, stays: int, *, decodes: bool) -> int:
-    """How many of its stays in an instance ended so."""
-    before = len(row.stints) - stays if decodes else stays  # where it came from
-    handed_over = row.transfer_asked is not None  # then that is how the last of them ended
+    """How many of the request's stints in an instance ended with a preemption."""
+    before = len(row.stints) - stays if decodes else stays  # stints in the prefill instance
+    handed_over = row.transfer_asked is not None  # the last of them ended with the transfer
     if not handed_over and before == len(row.stints):
         return 0 if decodes else row.preemptions
     there = before - handed_over

@@ -6,7 +6,7 @@
                  |<---------------- E2EL -------------->|            each gap between token events is one ITL
         |<---- TTFT, E2EL from the scheduled time ...
 
-NaN marks what a request does not have; it stays inside these arrays.
+NaN: the request has no such latency. It does not leave these arrays.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ IN_OPEN_LOOP = {"ttft_ms": "ttft_sched_ms", "e2el_ms": "e2el_sched_ms"}  # judge
 class RequestTimes:
     """Columns over the requests that ended, in order of sending. Only completed ones have latencies."""
 
-    row: IntColumn  # which row of the record each of them is
+    row: IntColumn  # row of the record
     completed: BoolArray
     failed: BoolArray  # rejected ones too
     rejected: BoolArray
     cancelled: BoolArray
     was_sent: BoolArray
-    single_token: BoolArray  # completed with the one token it was asked for, so a TPOT cannot exist
+    single_token: BoolArray  # completed with one token as requested, so without a TPOT
     prompt_tokens: IntColumn
     output_tokens: IntColumn
     scheduled_ns: IntColumn
-    first_ns: IntColumn  # MISSING where no token came
+    first_ns: IntColumn  # MISSING without a token
     last_ns: IntColumn
     end_ns: IntColumn
     ttft_ms: FloatArray
@@ -52,9 +52,9 @@ class RequestTimes:
     e2el_ms: FloatArray
     ttft_sched_ms: FloatArray
     e2el_sched_ms: FloatArray
-    ttfot_ms: FloatArray  # to the first token of the answer; equals TTFT where no reasoning came before it
+    ttfot_ms: FloatArray  # to the first token after reasoning; equals TTFT without reasoning
     gaps_ms: CountedValues  # ITL: all gaps between token events of completed requests
-    gaps_in_time_ms: FloatArray  # a stretch of them from the middle, in order of time
+    gaps_in_time_ms: FloatArray  # gaps from the middle of the run, in order of time
 
     def __len__(self) -> int:
         return int(self.completed.shape[0])
@@ -65,16 +65,16 @@ class RequestTimes:
         return column
 
     def part(self, members: BoolArray) -> RequestTimes:
-        """These requests alone. Gaps are pooled and belong to no request, so they stay those of all."""
+        """These requests alone, but the pooled gaps of all requests."""
         columns = [one.name for one in fields(self) if not one.name.startswith("gaps_")]
         return replace(self, **{name: getattr(self, name)[members] for name in columns})
 
     def effective_n(self, metric: str) -> float:
-        """What the values of one of LATENCIES are worth as independent ones. Gaps are put in order of time for it: the
-        gaps of one engine step are as good as one."""
+        """Effective sample size of one of LATENCIES. Gaps are taken in order of time, as the gaps of one engine step
+        are equal."""
         if metric == "itl_ms":
-            stretch = self.gaps_in_time_ms
-            return float(len(self.gaps_ms) / max(1, stretch.shape[0]) * effective_n(stretch))
+            gaps = self.gaps_in_time_ms
+            return float(len(self.gaps_ms) / max(1, gaps.shape[0]) * effective_n(gaps))
         values = self.latency(metric)
         return effective_n(values[~np.isnan(values)])
 
@@ -109,7 +109,7 @@ def request_times(record: RunRecord) -> RequestTimes:
         last_ns=last,
         end_ns=record.column_ns("end")[order],
         ttft_ms=_between_ms(sent, first, completed),
-        # A single event cannot show how fast tokens came, however many it carried.
+        # A single event does not show the time between tokens, however many it has.
         tpot_ms=_between_ms(first, last, completed & (tokens >= 2) & (last > first)) / np.maximum(tokens - 1, 1),
         e2el_ms=_between_ms(sent, last, completed),
         ttft_sched_ms=_between_ms(scheduled, first, completed),
@@ -138,12 +138,12 @@ _DEFINITIONS = {
     "throughput.total_token_per_s": "Prompt and output tokens of completed requests per second of the window.",
     "throughput.steady": (
         "Token events of all requests, and completions, per second between start_s and end_s: from when the number of "
-        "requests that stream reaches 90 % of its median to when the last request got its first token."
+        "streaming requests reaches 90 % of its median to when the last request gets its first token."
     ),
     "throughput.warmup": (
         "The requests that MSER-5 would cut from the start, by E2EL from the scheduled time in order of arrival; "
-        "settled is false where that is a third or more of them. A check: nothing is left out of any number. Null "
-        "under 500 completed requests, and where all came at once."
+        "settled is false where that is a third or more of them. A check: no number leaves them out. Null under 500 "
+        "completed requests, and where all arrive at once."
     ),
     "latency": (
         "Milliseconds over completed requests; percentiles interpolate linearly, std is the population's; p99_ci is a "
@@ -156,66 +156,66 @@ _DEFINITIONS = {
     "e2el_ms": "End-to-end latency: from sending to the last token event.",
     "ttft_sched_ms": "TTFT from the scheduled time, so a late send counts; SLAs in open loop use it.",
     "e2el_sched_ms": "E2EL from the scheduled time, so a late send counts; SLAs in open loop use it.",
-    "ttfot_ms": "Time to first token of the answer, where reasoning came before it; null where none did.",
+    "ttfot_ms": "Time to first token after reasoning; null without reasoning.",
     "goodput.request_per_s": (
         "Requests that completed and met the loosest bound of every latency SLA, per second. An SLA on a part, such as "
-        "p99_ttft_ms[tenant=quiet], binds the requests of that part alone; one that none binds need only complete."
+        "p99_ttft_ms[tenant=quiet], applies to the requests of that part; one without an SLA only has to complete."
     ),
     "goodput.attainment": (
-        "Share of ended requests that met them; failed and cancelled ones are misses, except those cancelled by an "
-        "interrupt. attainment_ci is Wilson's 95 % interval on the effective sample."
+        "Share of ended requests that met them; failed and cancelled ones miss them, except those that an interrupt "
+        "cancelled. attainment_ci is Wilson's 95 % interval on the effective sample."
     ),
     "signals.device_busy": "Share of the window in which the device worked.",
-    "signals.kv_usage_mean": "Share of usable KV blocks in use or promised, averaged over step time.",
+    "signals.kv_usage_mean": "Share of usable KV blocks that are used or reserved, averaged over step time.",
     "signals.kv_usage_peak": "The largest such share in any step.",
-    "signals.running_mean": "Unfinished requests in a seat, averaged over step time.",
+    "signals.running_mean": "Unfinished requests in a slot, averaged over step time.",
     "signals.waiting_mean": "Requests in the waiting queue, averaged over step time.",
-    "signals.preemptions": "How often a running request lost its KV and had to wait again.",
-    "signals.prefix_hit_tokens": "Prompt tokens not computed, as blocks of another request held them.",
-    "signals.resume_hit_tokens": "Tokens not computed again after a preemption, as the cache still held them.",
-    "signals.rejected": "Requests refused because they could never fit or because of KV pressure.",
+    "signals.preemptions": "How often a running request was preempted.",
+    "signals.prefix_hit_tokens": "Prompt tokens not computed, as cached blocks of another request had them.",
+    "signals.resume_hit_tokens": "Tokens not recomputed after a preemption, as the cache still had them.",
+    "signals.rejected": "Requests rejected because they can never fit, or because of KV pressure.",
     "signals.blocked": "Share of steps in which the head of the queue was not admitted, by reason.",
     "signals.gpu_utilization_mean": (
-        "Share of the driver's sampling intervals in which any kernel ran, by the GPU's own account, over the samples; "
-        "it says nothing of how full the GPU was, and device_busy is exacter."
+        "Share of the driver's sampling intervals in which any kernel ran, over the samples; it does not show how much "
+        "of the GPU was used, and device_busy is more accurate."
     ),
     "signals.gpu_memory_peak_bytes": "The most memory of the GPU in use in any sample, by all processes.",
     "signals.gpu_power_mean_w": "Power drawn by the GPU, over the samples.",
     "signals.gpu_sm_clock_mean_mhz": "Clock of its multiprocessors, over the samples.",
     "signals.gpu_slowed_share": "Share of the samples in which a power cap or the temperature held its clocks down.",
     "instances": (
-        "The same signals and waste for the prefill and the decode instance alone, by their own steps, seats and KV "
-        "pools; the signals of the whole are the mean of the devices and of their KV, and the sum of who runs and "
-        "waits, each averaged over its own instance's step time. Empty where one engine does both."
+        "The same signals and waste for the prefill and the decode instance, by their own steps, slots and KV pools; "
+        "the signals of the whole are the mean of the devices and of their KV, and the sum of running and waiting "
+        "requests, each averaged over its instance's step time. Empty without disaggregation."
     ),
     "transfers": (
-        "KV that went from the prefill to the decode instance. wait_ms: from the first token until the decode instance "
-        "had a seat and blocks for the request; transfer_ms: from then until all its KV was there, behind other "
-        "transfers; kept_blocks_peak: the most blocks that the prefill instance kept meanwhile, when it planned a step."
+        "KV transfers from the prefill to the decode instance. wait_ms: from the first token until the decode instance "
+        "had a slot and blocks for the request; transfer_ms: from then until all its KV had arrived, behind other "
+        "transfers; kept_blocks_peak: the most blocks that the prefill instance kept for them, when it planned a step."
     ),
-    "waste.launched_tokens": "Tokens the device computed: useful plus all the kinds of waste below.",
-    "waste.useful_tokens": "Prompt and output tokens computed once, for a request that wanted them.",
+    "waste.launched_tokens": "Tokens that the device computed: useful plus all kinds of waste below.",
+    "waste.useful_tokens": "Prompt and output tokens, each computed for the first time, of requests that used them.",
     "waste.prompt_padding_tokens": "Padding before shorter prompts of a padded static batch.",
-    "waste.bucket_padding_tokens": "Padding to the next launched shape.",
-    "waste.dead_row_tokens": "Rows of finished requests still launched until their static batch ends.",
+    "waste.bucket_padding_tokens": "Padding to the next larger launched shape.",
+    "waste.dead_row_tokens": "Rows of finished requests that are launched until their static batch ends.",
     "waste.recomputed_tokens": "Tokens computed again after a preemption.",
-    "waste.discarded_tokens": "Tokens computed for a request that had ended already.",
-    "waste.idle_slot_steps": "Seats times steps in which nobody sat there, or a finished request held it.",
-    "waste.dead_slot_steps": "Seats times steps in which a finished request was still launched.",
+    "waste.discarded_tokens": "Tokens computed for a request that had already ended.",
+    "waste.idle_slot_steps": "Slots times steps in which the slot was empty, or held by a finished request.",
+    "waste.dead_slot_steps": "Slots times steps in which a finished request was still launched.",
     "breakdown": (
         "Means over completed requests, and over those at or above P99, of the parts that add up to ttft_sched_ms and "
         "e2el_sched_ms; shares are of the latency."
     ),
-    "breakdown.client": "Scheduled but not yet sent: a concurrency cap held it, or the load client was late.",
-    "breakdown.intake": "Sent, until the running step ended and the scheduler took it.",
-    "breakdown.queue": "Taken, until the step was planned that first gave it a seat.",
-    "breakdown.prefill": "In a seat before the first token; a prompt that is computed again after a preemption too.",
-    "breakdown.preempted": "Without a seat between two stays in one; before the first token in ttft, all in e2el.",
-    "breakdown.handover": "After the first token, until the decode instance planned a step with a seat and blocks for "
-    "the request; the wait for the step that it ran meanwhile is in it.",
-    "breakdown.transfer": "From then until all its KV had arrived there.",
-    "breakdown.server": "Over HTTP, where seats are not seen: sent, until the first token.",
-    "breakdown.decode": "In a seat after the first token (over HTTP: all time after it); computing again too.",
+    "breakdown.client": "Scheduled but not yet sent: the concurrency cap held it, or the load client was late.",
+    "breakdown.intake": "Sent, until the running step ended and the scheduler took the request.",
+    "breakdown.queue": "From then to the planning of the step that first admitted it.",
+    "breakdown.prefill": "Running, before the first token; recomputation of a prompt after a preemption too.",
+    "breakdown.preempted": "Waiting again after a preemption; in ttft before the first token, in e2el all.",
+    "breakdown.handover": "After the first token, until the decode instance planned a step with a slot and blocks for "
+    "the request, including the wait for its running step.",
+    "breakdown.transfer": "From then until all its KV had arrived.",
+    "breakdown.server": "Over HTTP, where steps are not known: sent, until the first token.",
+    "breakdown.decode": "Running, after the first token (over HTTP: all time after it); recomputation too.",
     "breakdown.blocked": (
         "The part of the queue spent behind a head that was not admitted, by reason: from each planning of a step to "
         "the next, for the reason in the ledger of that step."
@@ -223,7 +223,7 @@ _DEFINITIONS = {
     "by_tenant": (
         "The same numbers for each tenant (by_priority, by_prompt_bucket, by_stage: likewise), empty unless there are "
         "two or more; rates are over the window of the whole run (of a stage: of what ended within its time, over that "
-        "time), preemptions are how often its requests lost their KV."
+        "time), preemptions are those of its requests."
     ),
     "by_stage": (
         "By the stage of a rate that changes, of a ramp by its parts, in which a request was due. asked_request_per_s: "
@@ -231,13 +231,13 @@ _DEFINITIONS = {
         "each SLA on a latency, attainment or the failure rate, judged on them alone as an SLA on [stage=KEY] is."
     ),
     "by_tenant.max_wait_ms": (
-        "Longest wait for a first seat, from submission; where seats are not seen, from sending to the first token. A "
-        "request that got neither waited until it ended."
+        "Longest wait for the first admission, from submission; over HTTP, from sending to the first token. A request "
+        "that got neither waited until it ended."
     ),
     "by_tenant.service_tokens": "Prompt tokens plus twice the output tokens of requests that got a first token.",
     "service_gap_tokens": (
-        "The most service (as above, counted when each token came) by which a tenant got ahead of another within a "
-        "time in which both had a request waiting; null if two never waited at once."
+        "The largest lead in service (as above, counted at each token) of one tenant over another within a time in "
+        "which both had a request waiting; null if no two tenants waited at the same time."
     ),
     "sla": (
         "A percentile SLA passes when the binomial early-stopping test accepts it at the confidence on the effective "

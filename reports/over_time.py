@@ -1,4 +1,4 @@
-"""A run over time, in bins: what a chart can show of it, however long it was."""
+"""A run over time, in bins, as many as a chart can show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reports.slots import SlotState, num_slots, slot_counts, slot_spans
 BINS = 160
 STEPS_PER_BIN = 8  # at least, on average
 REQUESTS_PER_BIN = 12  # at least, on average, where a bin shows a percentile
-RATE_BINS = 60  # more of them are noise
+RATE_BINS = 60  # more show noise
 REQUESTS_PER_RATE_BIN = 25  # at least, on average: Poisson arrivals are then within 20 % of their rate most of the time
 IntArray = NDArray[np.int64]
 
@@ -32,8 +32,8 @@ class Course:
 
 def signals_over_time(record: RunRecord) -> Course:
     """device_busy, kv_usage (shares of 1), running, waiting: averages over step time in each bin, None where no step
-    ran; but device_busy over the bin itself. From the samples where there is no ledger; there a signal nobody exposed
-    is left out."""
+    ran; but device_busy over the bin itself. From the samples where there is no ledger, without signals that no sample
+    has."""
     if not len(record.steps):
         return _sampled(record)
     steps = record.steps
@@ -52,7 +52,7 @@ def signals_over_time(record: RunRecord) -> Course:
 
 
 def _per_bin(steps: StepArray, amount: FloatArray, edges: FloatArray) -> FloatArray:
-    """What the steps' amounts come to in each bin; a step's amount is spread evenly from its start to its end."""
+    """Sum of the amounts in each bin; the amount of a step is spread evenly from its start to its end."""
     at = np.column_stack([steps["start_ns"], steps["end_ns"]]).reshape(-1).astype(np.float64)
     total = np.cumsum(amount)
     reached = np.column_stack([total - amount, total]).reshape(-1)
@@ -82,7 +82,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def requests_over_time(record: RunRecord) -> Course:
-    """due, completed: requests per second in each bin, by when they were scheduled and by when they ended well."""
+    """due, completed: requests per second in each bin, by scheduled time and by end of completed requests."""
     due_ns, end_ns = record.column_ns("scheduled"), record.column_ns("end")
     if len(record) < 2 * REQUESTS_PER_RATE_BIN:
         return Course(np.empty(0), {})
@@ -112,19 +112,19 @@ def latency_over_time(at_ns: IntArray, values_ms: FloatArray) -> Course:
 
 
 def slots_over_time(record: RunRecord, run: RunFile) -> tuple[FloatArray, dict[SlotState, list[float]]]:
-    """(the step at the left of each bin, seats in each state on average). Empty where no seat was seen."""
+    """(the step at the left of each bin, mean number of slots in each state). Empty where slots are not known."""
     slots, steps = num_slots(record), len(record.steps)
     if not slots or not steps:
         return np.empty(0), {}
     edges = np.round(np.linspace(0, steps, min(steps, BINS) + 1)).astype(np.int64)
     counts = slot_counts(slot_spans(record, run), slots, edges).sum(axis=0) / np.diff(edges)[:, None]
     return edges[:-1].astype(np.float64), {
-        seat: counts[:, seat].tolist() for seat in SlotState if counts[:, seat].any()
+        state: counts[:, state].tolist() for state in SlotState if counts[:, state].any()
     }
 
 
 def distribution_curve(values_ms: FloatArray, points: int = 160) -> tuple[list[float], list[float]]:
-    """(latency, share of requests up to it): the values themselves where they are few, else as many quantiles, denser
+    """(latency in ms, share of requests up to it): all values where they are few, else as many quantiles, denser
     towards the tail."""
     ordered = np.sort(values_ms[~np.isnan(values_ms)])
     n = ordered.shape[0]

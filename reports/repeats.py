@@ -1,4 +1,4 @@
-"""Several runs of one setting as one point."""
+"""Repeats of one setting, merged into one point."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ BY_SEVERITY = ("invalid", "overloaded", "client_limited", "ok")
 
 
 def merged_point(runs: Sequence[Point]) -> Point:
-    """The run, if there is one; else medians over the runs, where an SLA passes if all of them pass it, and fails if
-    half of them fail it; likewise a run's validity is what half of them have."""
+    """A single run as it is; else medians over the runs. An SLA passes if all runs pass it, and fails if half of them
+    fail it; the validity is one that half of the runs have."""
     first = runs[0]
     if len(runs) == 1:
         return first

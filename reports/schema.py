@@ -1,4 +1,4 @@
-"""The shape of run.json, typed: what was run, how it is judged, and (summary_schema.py) what was measured."""
+"""The types of run.json: what was run, how it is judged, and (summary_schema.py) what was measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EventUnit = Literal["step", "us"]
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """What served. The slot timeline reads `mode` and, for static batching, config["static"]."""
+    """The engine. The slot timeline reads `mode` and, for static batching, config["static"]."""
 
     kind: str  # reference | openai | simulated
     mode: str | None = None  # continuous | static
@@ -28,27 +28,27 @@ class EngineInfo(msgspec.Struct, frozen=True):
 
     @property
     def batching(self) -> str | None:
-        """In words; None for a server, which does not say."""
+        """The batching mode as text; None for a server, which does not expose it."""
         return f"{self.mode}, disaggregated" if self.mode and self.config.get("disaggregate") else self.mode
 
     @property
     def hardware(self) -> str | None:
-        """The devices in words: a simulated pair has one for each instance, any other shares one."""
+        """The devices as text: simulated prefill and decode instances have one each, others share one."""
         if self.device is None or not self.config.get("disaggregate"):
             return self.device
         return f"2 × {self.device}" if self.kind == "simulated" else f"two instances on one {self.device}"
 
     @property
     def prediction(self) -> str | None:
-        """Where simulated times come from; it goes wherever such a number is shown. None where they were measured."""
+        """The source of simulated step times, shown beside every such number. None where they were measured."""
         return f"predicted, step times {label}" if (label := self.config.get("law_label")) else None
 
 
 class PacingInfo(msgspec.Struct, frozen=True):
-    """When it was asked. With a rate the loop is open, and latencies are judged from the scheduled time."""
+    """When requests are sent. With a rate the loop is open, and latencies are judged from the scheduled time."""
 
-    rate_per_s: float | None = None  # of one that changes, its mean over the plan
-    rate_schedule: str | None = None  # the stages of one that changes, as --rate has them
+    rate_per_s: float | None = None  # the mean over the plan, of a rate that changes
+    rate_schedule: str | None = None  # the stages of a rate that changes, as the setting `rate` has them
     concurrency: int | None = None
     duration_s: float | None = None
     drain_s: float | None = None
@@ -60,12 +60,12 @@ class PacingInfo(msgspec.Struct, frozen=True):
 
 
 class PromptsInfo(msgspec.Struct, frozen=True):
-    """What the prompts said, where a file said it: WorkloadInfo.sha256 is of lengths and arrivals alone."""
+    """The text of prompts from a file; WorkloadInfo.sha256 covers lengths and arrivals alone."""
 
     source: str
     sha256: str  # of the prompts, request by request
-    prompts: int  # different lines of the file that were asked
-    counted_by: Literal["tokenizer", "file", "server"]  # whose count the planned prompt_tokens are; server: guesses
+    prompts: int  # distinct lines of the file that were used
+    counted_by: Literal["tokenizer", "file", "server"]  # source of the planned prompt_tokens; server: estimates
 
 
 class WorkloadInfo(msgspec.Struct, frozen=True):
@@ -80,8 +80,8 @@ class WorkloadInfo(msgspec.Struct, frozen=True):
 
     @property
     def asked_per_s(self) -> float | None:
-        """Requests per second until the plan or its duration ends, on average where that changes; None where nothing is
-        scheduled."""
+        """Requests per second until the plan or its duration ends, the mean of a rate that changes; None without a
+        rate."""
         rate, duration_s = self.pacing.rate_per_s, self.pacing.duration_s
         if rate is None or self.pacing.rate_schedule is None or duration_s is None:
             return rate
@@ -95,7 +95,7 @@ class WorkloadInfo(msgspec.Struct, frozen=True):
 
 
 class Criteria(msgspec.Struct, frozen=True):
-    """What the run is judged by; kept in the header so that a rebuilt run is judged alike."""
+    """The criteria of the run, as text; kept in the header so that a rebuilt run is judged by them."""
 
     sla: tuple[str, ...] = ()
     confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.95
@@ -112,12 +112,12 @@ class SlaResult(msgspec.Struct, frozen=True):
     n_eff: float | None
     verdict: Verdict
     reason: str
-    needed: int | None = None  # requests of the run at the least, where more of them could settle it
-    scope: str | None = None  # "tenant=quiet": judged on these requests alone, of which `n` is the number
+    needed: int | None = None  # requests of the run at least, where more could give a verdict
+    scope: str | None = None  # "tenant=quiet": judged on these `n` requests alone
 
     @property
     def unmeasured(self) -> bool:
-        """No number to hold against the bound: neither met nor missed, however many requests there are."""
+        """No value to compare with the bound: inconclusive with any number of requests."""
         return self.verdict == "inconclusive" and self.value is None
 
     @property
@@ -132,7 +132,7 @@ class Validity(msgspec.Struct, frozen=True):
 
 
 class RunFile(msgspec.Struct, frozen=True, kw_only=True):
-    """run.json. While a run goes on (and after a crash) it is the header alone: summary and validity are None."""
+    """run.json. During a run, and after a crash, it is the header alone: summary and validity are None."""
 
     schema: Literal["cbbench.run/1"] = RUN_SCHEMA
     engine: EngineInfo

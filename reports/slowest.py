@@ -1,6 +1,6 @@
-"""The requests that waited longest, what their time went to, and who shared the step in which they waited.
+"""The requests with the largest TTFT or E2EL: the parts of their time, and the load in the steps meanwhile.
 
-Derived from the raw files whenever it is asked for; run.json does not hold it.
+Derived from the raw files on demand; run.json does not have it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ MOST = 50
 
 @dataclass(frozen=True)
 class Neighbours:
-    """What ran while a request waited: until its first token, or where E2EL was asked for until its last."""
+    """The load of the engine while a request was in it: until its first token for TTFT, until its last for E2EL."""
 
-    step: int  # the longest step of that time, counting from 1
+    step: int  # the longest step of that time, from 1
     step_ms: float
-    prompts: tuple[int, ...]  # prompt tokens of the others who sat in that step, the longest first
-    prefill_tokens: int  # the most prompt tokens (or tokens computed again) that a single step of that time computed
-    preemptions: int  # in that time, of anybody
+    prompts: tuple[int, ...]  # prompt tokens of the other requests running in that step, the longest first
+    prefill_tokens: int  # the most prompt tokens (or recomputed tokens) of one step of that time
+    preemptions: int  # in that time, of any request
 
 
 @dataclass(frozen=True)
@@ -37,31 +37,31 @@ class SlowRequest:
     total_ns: int  # TTFT or E2EL from the scheduled time
     parts_ns: dict[str, int]  # they add up to it; see breakdown.py
     blocked_ns: dict[str, int]  # parts of the queue
-    neighbours: Neighbours | None  # None where steps are not seen
+    neighbours: Neighbours | None  # None where steps are not known
 
 
 def slowest_requests(
     record: RunRecord, parts: Breakdown, metric: Literal["ttft", "e2el"] = "ttft", most: int = MOST
 ) -> list[SlowRequest]:
-    """The worst 1 % of the completed requests (at least one, at most `most`), the worst first."""
+    """The slowest 1 % of the completed requests (at least one, at most `most`), the slowest first."""
     columns = parts.ttft_ns if metric == "ttft" else parts.e2el_ns()
     whole = total(columns)
     count = min(most, math.ceil(SHARE * whole.shape[0]))
     chosen = np.argsort(-whole, kind="stable")[:count]
-    seats = _Seats(record)
+    steps_of = _Steps(record)
     return [
         SlowRequest(
             row=record.rows[parts.row[at]],
             total_ns=int(whole[at]),
             parts_ns={name: int(column[at]) for name, column in columns.items()},
             blocked_ns={name: int(column[at]) for name, column in parts.blocked_ns.items()},
-            neighbours=seats.neighbours(int(parts.row[at]), "first" if metric == "ttft" else "last"),
+            neighbours=steps_of.neighbours(int(parts.row[at]), "first" if metric == "ttft" else "last"),
         )
         for at in chosen.tolist()
     ]
 
 
-class _Seats:
+class _Steps:
     def __init__(self, record: RunRecord) -> None:
         self._record = record
         self._disaggregated = bool(record.steps["instance"].any())
@@ -91,9 +91,9 @@ class _Seats:
         )
 
     def _during(self, begin_ns: int, end_ns: int, until: Literal["first", "last"]) -> StepArray:
-        """Steps that ran in that time, if only for a part of it; of a prompt's wait those that compute prompts."""
+        """Steps that overlap that time; up to the first token those of the instance that computes prompts."""
         steps = self._record.steps
-        if self._disaggregated:  # whose steps run beside each other
+        if self._disaggregated:  # steps of the two instances overlap
             theirs = steps["instance"] == 0 if until == "first" else np.ones(steps.shape[0], np.bool_)
             return steps[theirs & (steps["end_ns"] > begin_ns) & (steps["start_ns"] < end_ns)]
         low, high = np.searchsorted(steps["end_ns"], begin_ns, side="right"), np.searchsorted(steps["start_ns"], end_ns)

@@ -1,4 +1,4 @@
-"""The stages of a rate that changes as parts of a run: of its requests, by when they were due, and of its time."""
+"""The stages of a rate that changes: the requests due in each, and its part of the run's time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REQUESTS_PER_PART = 25  # at least, on average
 
 @dataclass(frozen=True)
 class Span:
-    """One stage, or a part of a ramp. key: as in [stage=3] or [stage=3.2]; "then" for what comes after the last end.
+    """One stage, or a part of a ramp. key: as in [stage=3] or [stage=3.2]; "then" for the time after the last stage.
     end_s: infinite for the last one."""
 
     key: str
@@ -28,18 +28,17 @@ class Span:
     end_s: float
 
     def holds(self, at_ns: IntColumn) -> BoolArray:
-        """Which of these times are in it."""
+        """bool: which of these times are in it."""
         at_s = at_ns / NS
         return np.asarray((at_s >= self.start_s) & (at_s < self.end_s))
 
     def lasted_s(self, until_s: float) -> float:
-        """How much of it there was in a run that was over then."""
+        """Its duration in a run that ended at until_s."""
         return min(self.end_s, until_s) - min(self.start_s, until_s)
 
     @cached_property
     def parts(self) -> tuple[Span, ...]:
-        """Of a ramp, whose one row would say nothing of the rate at which anything happened: as many of the same length
-        as have enough requests. Of a constant rate: itself."""
+        """A ramp in parts of equal length, each with enough requests for its numbers; a constant rate is one part."""
         stage, fit = self.stage, int(min(self.stage.requests / REQUESTS_PER_PART, RAMP_PARTS))
         if stage.from_per_s == stage.to_per_s or fit < 2:
             return (self,)
@@ -71,7 +70,7 @@ class Stages:
 
     @staticmethod
     def of(rate_schedule: str | None) -> Stages | None:
-        """As run.json has it; None for a rate that does not change."""
+        """Of a rate as run.json has it; None for a constant rate."""
         return None if rate_schedule is None else Stages(RateSchedule.parse(rate_schedule))
 
     @cached_property
@@ -85,12 +84,12 @@ class Stages:
 
     @cached_property
     def rows(self) -> tuple[Span, ...]:
-        """Of a table: the same with every ramp in its parts."""
+        """The rows of a table: the spans, with every ramp in its parts."""
         return tuple(part for one in self.spans for part in one.parts)
 
     def find(self, key: str) -> Span | None:
         return next((one for one in (*self.spans, *self.rows) if one.key == key), None)
 
     def due_ns(self, arrivals_ugap: IntColumn) -> IntColumn:
-        """When requests with these unit arrivals are due."""
+        """ns: when requests with these unit arrivals are due."""
         return self.rates.due_ns(arrivals_ugap)

@@ -1,15 +1,15 @@
-"""Throughput while the engine was neither filling up nor running empty.
+"""Throughput in the steady window, without ramp and drain.
 
-A run that starts empty and ends empty is slower at both ends, and the shorter it is the more that weighs. Only raw
-times are used, so every engine and every kind of loop is cut alike:
+A run that starts empty and ends empty is slower at both ends, which weighs more in a short run. The window is derived
+from raw times alone, for every engine and loop in the same way:
 
-    requests that stream (between first and last token)
+    streaming requests (between first and last token)
         ________      ____
        /        \\____/    \\___
       /                       \\___
      /|                  |        \\__
-      start: 90 % of     end: the last request gets its first token,
-      its median         so nobody waits any more and seats run empty
+      start: 90 % of     end: the last request gets its first token;
+      the median         after that the batch drains
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FULL = 0.9  # of the median
 
 
 def steady(record: RunRecord, times: RequestTimes) -> Steady | None:
-    """The steady window and what was delivered in it, a token counting when it came, not when its request ended.
+    """The steady window and its throughput. A token counts at its event, not at the end of its request.
 
-    None when there is no such window, or when no request completed in it.
+    None without such a window, or where no request completed in it.
     """
     bounds = _window_ns(times)
     if bounds is None:
@@ -59,7 +59,7 @@ def _window_ns(times: RequestTimes) -> tuple[int, int] | None:
     order = np.argsort(at, kind="stable")
     at, streaming = at[order], np.cumsum(change[order])
     end = int(first.max())
-    # Median over time, so each count weighs as long as it lasted; up to `end`, as the rest is the drain.
+    # Median weighted by time, up to `end`, as the rest is the drain.
     lasted = np.diff(np.minimum(at, end), append=end)
     by_count = np.argsort(streaming, kind="stable")
     weight = np.cumsum(lasted[by_count])

@@ -1,6 +1,6 @@
-"""The numbers of run.json, typed. What could not be measured is None (null in the file), never 0 or NaN.
+"""The types of the numbers of run.json. A number that was not measured is None (null in the file), never 0 or NaN.
 
-Times are ms in latencies and s elsewhere, as every name says. Which number means what: metrics.definitions().
+Times are ms in latencies and s elsewhere, as their names say. metrics.definitions() defines each number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Requests(msgspec.Struct, frozen=True):
 
     @property
     def ended(self) -> int:
-        """Each has a line in requests.jsonl."""
+        """Requests with a line in requests.jsonl."""
         return self.completed + self.failed + self.cancelled
 
 
@@ -35,12 +35,12 @@ class Steady(msgspec.Struct, frozen=True):
 
 
 class Warmup(msgspec.Struct, frozen=True):
-    """What MSER-5 would cut from the start; see warmup.py."""
+    """The part that MSER-5 would cut from the start; see warmup.py."""
 
     requests: int
-    until_s: float  # when the first request that is like the rest was scheduled
+    until_s: float  # scheduled time of the first request after it
     share: float  # of the completed requests
-    settled: bool  # False: so late that the start may not have ended
+    settled: bool  # False: so late that the warm-up may not have ended
 
 
 class Throughput(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class Throughput(msgspec.Struct, frozen=True):
     output_token_per_s: float | None
     total_token_per_s: float | None
     steady: Steady | None = None
-    warmup: Warmup | None = None  # None: too few requests, or all came at once, so that none is like another
+    warmup: Warmup | None = None  # None: too few requests, or all arrived at once
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -72,11 +72,11 @@ class Latency(msgspec.Struct, frozen=True):
     e2el_ms: Distribution
     ttft_sched_ms: Distribution
     e2el_sched_ms: Distribution
-    ttfot_ms: Distribution | None = None  # only where some answer came after reasoning
+    ttfot_ms: Distribution | None = None  # None without reasoning
 
 
 class Goodput(msgspec.Struct, frozen=True):
-    """None throughout when no SLA bounds a latency of single requests."""
+    """All None where no SLA bounds a latency of single requests."""
 
     request_per_s: float | None = None
     attainment: float | None = None
@@ -86,7 +86,8 @@ class Goodput(msgspec.Struct, frozen=True):
 class Signals(msgspec.Struct, frozen=True):
     """Means over step time, so a long step weighs more than a short one; device_busy is over the whole window.
 
-    Of a disaggregated engine as a whole: the mean of its devices and of their KV, the sum of who runs and waits.
+    Of a disaggregated engine as a whole: the mean of its devices and of their KV, the sum of running and waiting
+    requests.
     """
 
     device_busy: float | None = None
@@ -101,7 +102,7 @@ class Signals(msgspec.Struct, frozen=True):
     steps: int | None = None
     step_ms_mean: float | None = None
     blocked: dict[str, float] = {}  # why the head of the queue waited (rows, tokens, kv, ...) -> share of steps
-    # Over the samples in which the GPU said so.
+    # Over the samples of GPU telemetry that have the value.
     gpu_utilization_mean: float | None = None
     gpu_memory_peak_bytes: int | None = None
     gpu_power_mean_w: float | None = None
@@ -130,7 +131,7 @@ class Waste(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What one part of a latency takes: on average, and in the requests whose latency is at or above its P99."""
+    """One part of a latency: the mean over all requests, and over those whose latency is at or above its P99."""
 
     mean_ms: float
     share: float | None  # of the mean latency
@@ -139,12 +140,12 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True):
-    """Parts of TTFT and E2EL from the scheduled time, by name; each adds up. See breakdown.py."""
+    """Parts of TTFT and E2EL from the scheduled time, by name; they add up to it. See breakdown.py."""
 
     requests: int  # completed ones
     ttft: dict[str, Part]
     e2el: dict[str, Part]
-    blocked: dict[str, Part] = {}  # the part of the queue by why its head was not admitted; shares are of TTFT
+    blocked: dict[str, Part] = {}  # parts of `queue` by why the head was not admitted; shares of TTFT
 
 
 class GroupLatency(msgspec.Struct, frozen=True):
@@ -164,13 +165,13 @@ class Group(msgspec.Struct, frozen=True):
     request_per_s: float | None
     output_token_per_s: float | None
     latency: GroupLatency
-    max_wait_ms: float | None  # for the first seat
+    max_wait_ms: float | None  # for the first admission
     preemptions: int
     service_tokens: int  # prompt + 2 * output; see fairness.py
 
 
 class StageVerdict(msgspec.Struct, frozen=True):
-    """An SLA held against the requests of one stage."""
+    """An SLA judged on the requests of one stage."""
 
     expr: str
     value: float | None  # None: not measured, or infinite
@@ -179,13 +180,13 @@ class StageVerdict(msgspec.Struct, frozen=True):
 
 
 class StageGroup(Group, frozen=True, kw_only=True):
-    """The requests due in one stage of a rate that changes, or in a part of a ramp. Its rates are of what ended
-    within its time."""
+    """The requests due in one stage of a rate that changes, or in a part of a ramp. Rates are those of requests that
+    ended within its time."""
 
     key: str = ""  # [stage=KEY]
     from_per_s: float = 0.0
     to_per_s: float = 0.0
-    asked_request_per_s: float | None = None  # due in it, per second of it; None: of one request alone
+    asked_request_per_s: float | None = None  # due in it, per second of it; None: with one request
     goodput: Goodput = Goodput()  # requests due in it that met the SLAs, per second of its time
     sla: tuple[StageVerdict, ...] = ()
 
@@ -193,30 +194,30 @@ class StageGroup(Group, frozen=True, kw_only=True):
     def words(self) -> str:
         """stage 3 (16 requests/s)"""
         low, high = f"{self.from_per_s:.4g}", f"{self.to_per_s:.4g}"
-        named = "what came then" if self.key == "then" else f"stage {self.key}"
+        named = "after the last stage" if self.key == "then" else f"stage {self.key}"
         return f"{named} ({low if low == high else f'{low} to {high}'} requests/s)"
 
 
 def first_failed_stage(stages: Mapping[str, StageGroup]) -> str | None:
-    """The name of the first stage in which a bound is exceeded; None where it is in none."""
+    """The name of the first stage in which an SLA fails; None where none fails."""
     return next((name for name, one in stages.items() if any(sla.verdict == "fail" for sla in one.sla)), None)
 
 
 class Instance(msgspec.Struct, frozen=True):
-    """One of the two of a disaggregated engine, by its own steps, seats and KV pool."""
+    """One instance of a disaggregated engine, by its own steps, slots and KV pool."""
 
     signals: Signals
     waste: Waste
 
 
 class Transfers(msgspec.Struct, frozen=True):
-    """KV that went from the prefill to the decode instance."""
+    """KV transfers from the prefill to the decode instance."""
 
     requests: int
     blocks: int
     wait_ms: Distribution  # from the first token until the decode instance planned a step with room
-    transfer_ms: Distribution  # from then until all KV was there, other transfers before it included
-    kept_blocks_peak: int  # of the prefill instance's pool: the most that it kept for requests it had done with
+    transfer_ms: Distribution  # from then until all KV had arrived, including earlier transfers
+    kept_blocks_peak: int  # the most blocks that the prefill instance kept for transferred requests
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -234,12 +235,12 @@ class Summary(msgspec.Struct, frozen=True):
     by_prompt_bucket: dict[str, Group] = {}  # by the edges in engine.config["prompt_buckets"]
     by_stage: dict[str, StageGroup] = {}  # by the stage of a rate that changes in which a request was scheduled
     service_gap_tokens: float | None = None
-    instances: dict[str, Instance] = {}  # prefill and decode; empty where one does everything
+    instances: dict[str, Instance] = {}  # prefill and decode; empty without disaggregation
     transfers: Transfers | None = None
 
     @property
     def splits(self) -> dict[str, dict[str, Group]]:
-        """Those that there are, by what they split by; stages are shown by themselves."""
+        """The splits that are not empty, by name; stages are shown separately."""
         named = {
             "tenant": self.by_tenant,
             "priority": self.by_priority,

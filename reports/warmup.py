@@ -1,12 +1,12 @@
-"""How many requests at the start of a run are not like the rest: MSER-5, as a check.
+"""How many requests at the start of a run differ from the rest: MSER-5, as a check.
 
-MSER cuts where the mean of what remains is known best: d* minimises
+MSER cuts where the standard error of the remaining mean is smallest: d* minimises
 
     sum over i >= d of (Y_i - mean of those)^2 / (n - d)^2,    0 <= d <= n / 2
 
 (White, "An effective truncation heuristic for bias reduction in simulation output", Simulation 69(6), 1997); MSER-5
-applies it to means of 5 consecutive values (Spratt 1998). Hoad, Robinson and Davies (WSC 2008) judged it fit for use
-without a person watching. It is a check here and not a cut: nothing is left out.
+applies it to means of 5 consecutive values (Spratt 1998). Hoad, Robinson and Davies (WSC 2008) judged it fit for
+automatic use. Here it is a check and not a cut: nothing is left out.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from reports.quantiles import FloatArray
 from reports.summary_schema import Warmup
 
 BATCH = 5
-# Of 500 lognormal (sigma 1) values that have no start, 4 % are called unsettled; of 500 exponential ones, none. Of 200
-# it would be 1 in 8.
+# Of 500 lognormal (sigma 1) values without a warm-up, 4 % are called unsettled; of 500 exponential ones, none. Of 200
+# it
+# would be 1 in 8.
 LEAST_VALUES = 500
-NOTED = 0.1  # of the requests: less hardly moves a percentile, and may be chance
-LATEST = 1 / 3  # of the series: where the best cut is later, the start may not have ended
+NOTED = 0.1  # of the requests: a smaller share hardly changes a percentile, and may be chance
+LATEST = 1 / 3  # of the series: with a later cut the warm-up may not have ended
 
 
 def mser5(values: FloatArray) -> int:
@@ -51,15 +52,15 @@ def warmup(times: RequestTimes) -> Warmup | None:
 
 
 def warmup_note(found: Warmup) -> str | None:
-    """What a reader must know of it: nothing, unless it is so much that it moves the percentiles."""
+    """A note where the warm-up is long enough to change percentiles; else None."""
     if not found.settled:
         return (
-            f"latency had not settled: MSER-5 would cut the first {found.requests:,} requests ({found.share:.0%}), and "
-            "the start may not have ended there; run longer, or at a lower rate"
+            f"latency did not settle: MSER-5 would cut the first {found.requests:,} requests ({found.share:.0%}), and "
+            "the warm-up may not end there; run longer, or at a lower rate"
         )
     if found.share > NOTED:
         return (
-            f"the first {found.requests:,} requests ({found.share:.0%}, until {found.until_s:.4g} s) were unlike the "
+            f"the first {found.requests:,} requests ({found.share:.0%}, until {found.until_s:.4g} s) differ from the "
             "rest (MSER-5 of E2EL); warm up before the run, or run longer"
         )
     return None

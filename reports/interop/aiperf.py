@@ -1,6 +1,6 @@
 """Results of aiperf: profile_export.jsonl (a line per request) and profile_export_aiperf.json (its summary).
 
-Its inter_token_latency is per request and so everybody's TPOT; the gaps between events, our ITL, are its
+Its inter_token_latency is per request, which other tools call TPOT; the gaps between events, ITL here, are its
 inter_chunk_latency. A request is scheduled when its credit is issued. Warm-up requests are left out, as aiperf's own
 summary does. Source: aiperf 0.13.0, schema 1.4.
 """
@@ -18,25 +18,25 @@ from reports.summary_schema import Distribution
 from workloads.errors import CbbenchError
 
 RENAMED = "its inter_token_latency is a mean per request, taken as TPOT; its inter_chunk_latency is ITL"
-NO_PACING = "how requests were paced is said in profile_export_aiperf.json alone, which is not beside it"
-ALONE = "percentiles alone; profile_export.jsonl, which has the single requests, is not beside it"
-# Since each tag has a unit of its own: how many ns, or how many ms, it is.
+NO_PACING = "profile_export_aiperf.json, which has the pacing, is not in its folder"
+ALONE = "percentiles alone; profile_export.jsonl, which has the single requests, is not in its folder"
+# ns in the unit that each metric names
 NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "sec": 1e9, "s": 1e9}
 FIRST_TOKEN = ("time_to_first_token", "ttft")  # its name now, and before version 0.2
 
 
 def from_records(records: Sequence[Document], summary: Document | None = None) -> Result:
-    """CbbenchError where there is none."""
+    """CbbenchError without a measured request."""
     measured = [one for one in records if _phase(one) != "warmup"]
     requests = sorted(map(_asked, measured), key=lambda one: (one.sent_ns, one.end_ns))
     if not requests:
-        raise CbbenchError(None, "aiperf's records: none but warm-up")
+        raise CbbenchError(None, "aiperf's records: all are of the warm-up")
     notes = [RENAMED] + ([NO_PACING] if summary is None else [])
     return _result(summary or {}, notes, requests=requests)
 
 
 def from_summary(summary: Document) -> Result:
-    """CbbenchError for one without a time it took."""
+    """CbbenchError for a summary without its duration."""
     duration_s = _value(summary, "benchmark_duration")
     if duration_s is None:
         raise CbbenchError(None, "aiperf's summary: no benchmark_duration")
@@ -71,7 +71,7 @@ def _result(file: Document, notes: Sequence[str], **measured: Any) -> Result:
 
 
 def _pacing(config: Document) -> PacingInfo:
-    """Of the phase that is measured."""
+    """The pacing of the measured phase."""
     phases = [one for one in config.get("phases") or [] if one.get("name", "profiling") != "warmup"]
     phase = phases[-1] if phases else {}
     rate = phase.get("rate")
@@ -134,7 +134,7 @@ def _ns(metrics: Document, name: str) -> int | None:
 
 
 def _value(summary: Document, name: str) -> float | None:
-    """Of a metric with one value."""
+    """The value of a metric with one value."""
     one = summary.get(name)
     return None if one is None else one["avg"]
 

@@ -1,8 +1,8 @@
 """Reports of guidellm (JSON or YAML): a list of benchmarks, one per load, each a result of its own.
 
-Its inter_token_latency is per request and so everybody's TPOT, though its summary weighs each request by its tokens;
-what it calls TPOT is the whole answer over all of its tokens, which nobody else has. Gaps between single tokens are not
-in the file. Source: guidellm 0.8.1, report version 2.
+Its inter_token_latency is per request, which other tools call TPOT, though its summary weighs each request by its
+tokens; its TPOT is E2EL over all tokens, which no other tool has. The file has no gaps between single tokens. Source:
+guidellm 0.8.1, report version 2.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STATUSES = {"successful": "completed", "errored": "failed", "incomplete": "cance
 
 
 def from_report(report: Document) -> list[Result]:
-    """CbbenchError where there is none."""
+    """CbbenchError without a benchmark."""
     version = (report.get("metadata") or {}).get("guidellm_version", "of an unknown version")
     benchmarks = report["benchmarks"]
     if not benchmarks:
@@ -37,7 +37,7 @@ def _result(benchmark: Document, tool: str, at: int | None) -> Result:
     notes = [RENAMED]
     if not whole:
         notes.append(
-            "only a sample of its requests is in the file, so its percentiles are used: TPOT's weigh by tokens"
+            "the file has a sample of the requests, so its percentiles are used; those of TPOT weigh by tokens"
         )
     pacing, label = _pacing(benchmark["config"]["strategy"])
     backend = benchmark["config"].get("backend") or {}
@@ -65,7 +65,7 @@ def _pacing(strategy: dict[str, Any]) -> tuple[PacingInfo, str]:
 
 
 def _requests(by_status: dict[str, list[Document]]) -> list[ToolRequest]:
-    """In order of sending, as the file has them in order of ending, by status."""
+    """In order of sending; the file has them by status, in order of ending."""
     made = [_asked(one, STATUSES[name]) for name, some in by_status.items() for one in some]
     return sorted(made, key=lambda one: (one.sent_ns, one.end_ns))
 
@@ -75,7 +75,7 @@ def _asked(one: Document, status: str) -> ToolRequest:
     sent = _ns(timings["request_start"] or timings["resolve_start"] or timings["targeted_start"])
     scheduled = timings.get("targeted_start")
     end = _ns(timings["request_end"] or timings["resolve_end"])
-    assert sent is not None  # every request was at least taken up
+    assert sent is not None  # every request in the file was started
     answer = timings.get("first_output_token_iteration")
     completed = status == "completed" and timings["first_token_iteration"] is not None
     return ToolRequest(

@@ -1,4 +1,4 @@
-"""What every tool's result becomes: requests, or a summary where a file has nothing else; then a StoredRun."""
+"""The result of another tool: requests, or a summary where a file has nothing else; and the StoredRun of it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from reports.summary_schema import Distribution, Goodput, Latency, Requests, Sig
 from workloads.errors import CbbenchError
 
 NO_STEPS = "no engine steps and no signals of the server"
-FROM_SENDING = "latencies are from sending, so a wait before it is not seen, nor is overload"
-NO_HASH = "which requests were sent is not said, so a comparison takes --allow-different"
+FROM_SENDING = "latencies are from sending, so they exclude a wait before it, and overload is not detected"
+NO_HASH = "the file does not identify the requests that it sent, so a comparison needs allow_different"
 
 LONGEST_GAP_US = 2**32 - 1
 MOST_TOKENS = 2**31 - 1
@@ -32,7 +32,7 @@ ROUNDING_NS = 1_000_000  # tools round the latency of a request and its parts ea
 
 @dataclass(frozen=True, kw_only=True)
 class ToolRequest:
-    """One request as another tool saw it; times in ns of its clock, None where it never came."""
+    """One request as another tool measured it; times in ns of its clock, None for events that did not occur."""
 
     scheduled_ns: int
     sent_ns: int
@@ -49,10 +49,10 @@ class ToolRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One measurement. Exactly one of `requests` and `summary` is there."""
+    """One measurement. Exactly one of `requests` and `summary` is set."""
 
     tool: str
-    label: str = ""  # tells it from others in the same file
+    label: str = ""  # distinguishes it from others in the same file
     model: str | None
     workload: str
     sha256: str = ""
@@ -65,7 +65,7 @@ class Result:
 
 
 def checked(result: Result) -> Result:
-    """The same, if its numbers can be true at all. CbbenchError that names the first that cannot."""
+    """The result, if its numbers are possible. CbbenchError names the first that is not."""
     for name, kind in (("model", str | None), ("pacing", PacingInfo), ("summary", Summary | None)):
         try:
             msgspec.convert(msgspec.to_builtins(getattr(result, name)), kind)
@@ -77,7 +77,7 @@ def checked(result: Result) -> Result:
     if result.summary is not None:
         for name, value in _numbers(msgspec.to_builtins(result.summary)):
             if not 0 <= value < math.inf:
-                raise CbbenchError(None, f"{name} is {value}, which nothing can measure")
+                raise CbbenchError(None, f"{name} is {value}; it must be finite and not negative")
     return result
 
 
@@ -87,7 +87,7 @@ def _impossible(one: ToolRequest) -> str | None:
             return f"{tokens} {name} tokens"
     times = (one.scheduled_ns, one.sent_ns, one.first_ns, one.last_ns, one.end_ns)
     if any(at is not None and abs(at) > FARTHEST_NS for at in times):
-        return "a time beyond all bounds"
+        return "a time is out of range"
     if any(gap < 0 for gap in one.gaps_us):
         return "a gap between its tokens is below 0"
     if one.first_ns is not None and one.first_ns < one.sent_ns:
@@ -98,7 +98,7 @@ def _impossible(one: ToolRequest) -> str | None:
 
 
 def _numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
-    """Every number in there, with the names on the way to it."""
+    """(path of names, number) for every number in it."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _numbers(inner, f"{name}.{key}".lstrip("."))
@@ -107,7 +107,7 @@ def _numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
 
 
 def stored(path: Path, result: Result, judgement: Judgement) -> StoredRun:
-    """Judged like a run of ours, as far as it goes."""
+    """The result judged like a run of cbbench, as far as its data allow."""
     slas = judgement.sla or ()
     criteria = Criteria(expressions(slas), judgement.confidence or Criteria().confidence)
     count = len(result.requests) if result.requests is not None else _planned(result.summary)
@@ -126,7 +126,7 @@ def stored(path: Path, result: Result, judgement: Judgement) -> StoredRun:
     notes += [NO_HASH] if not result.sha256 else []
     said = tuple(f"{name}: {result.tool}'s: {note}" for note in notes)
     if result.requests is None:
-        assert result.summary is not None  # one of both is there
+        assert result.summary is not None  # one of both is set
         run = judged_by_summary(header, result.summary, slas, failures_known=result.failures_known)
         return StoredRun(name, run, None, said, result.failures_known)
     record = record_of(result.requests, interrupted=result.interrupted)
@@ -137,7 +137,7 @@ def stored(path: Path, result: Result, judgement: Judgement) -> StoredRun:
 
 
 def record_of(requests: Sequence[ToolRequest], *, interrupted: bool = False) -> RunRecord:
-    """Rows in the order given, times counted from the first schedule."""
+    """Rows in the order given; times from the first scheduled time."""
     origin = min((one.scheduled_ns for one in requests), default=0)
     rows: list[RequestRow] = []
     events: list[int] = []
@@ -170,7 +170,7 @@ def _row(i: int, one: ToolRequest, origin: int, events_at: int) -> RequestRow:
 
 
 def _without_events(run: RunFile) -> RunFile:
-    """Nothing is known of single tokens, so there is no rate of their coming either: missing, not zero."""
+    """Without token events ITL and the steady window are missing, not 0."""
     assert run.summary is not None  # it was just completed
     latency = msgspec.structs.replace(run.summary.latency, itl_ms=Distribution(count=0))
     throughput = msgspec.structs.replace(run.summary.throughput, steady=None)
@@ -205,7 +205,7 @@ def summary_of(
     itl_ms: Distribution = NOTHING,
     e2el_ms: Distribution = NOTHING,
 ) -> Summary:
-    """What a file cannot tell stays missing."""
+    """Numbers that a file does not have stay None."""
     planned = completed + failed + cancelled
     return Summary(
         requests=Requests(planned=planned, sent=planned, completed=completed, failed=failed, cancelled=cancelled),

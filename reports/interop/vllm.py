@@ -1,8 +1,8 @@
 """Results of `vllm bench serve` and of SGLang's bench_serving, which share most of their names.
 
-vLLM writes the columns of single requests with --save-detailed, SGLang with --output-details; percentiles alone else.
-Their TTFT, TPOT, ITL and E2EL mean what ours do (SGLang: e2e_latency). Sources: vllm/benchmarks/serve.py@009e6d4a,
-sglang/benchmark/serving.py@00f9ec47.
+vLLM writes the columns of single requests with its option save-detailed, SGLang with output-details; otherwise
+percentiles alone. Their TTFT, TPOT, ITL and E2EL are defined as here (SGLang: e2e_latency). Sources:
+vllm/benchmarks/serve.py@009e6d4a, sglang/benchmark/serving.py@00f9ec47.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from reports.summary_schema import Distribution, Summary
 from workloads.errors import CbbenchError
 
 COLUMNS = ("input_lens", "output_lens", "ttfts", "itls", "errors")
-NO_STARTS = "no start times, so requests are taken in order of index, and overload cannot be seen"
-NO_SCHEDULE = "no queue times, so a wait in its client is not seen"
-ALONE = "percentiles alone; it writes single requests by "
+NO_STARTS = "no start times, so requests are taken in order of index, and overload is not detected"
+NO_SCHEDULE = "no queue times, so a wait in its client is unknown"
+ALONE = "percentiles alone; it writes single requests with its option "
 
 
 def from_result(result: Document, *, earlier: int = 0) -> Result:
@@ -33,10 +33,10 @@ def from_result(result: Document, *, earlier: int = 0) -> Result:
     if detailed:
         notes += [NO_STARTS] if "start_times" not in result else [NO_SCHEDULE] if "queue_times" not in result else []
     else:
-        notes.append(ALONE + ("--output-details" if sglang else "--save-detailed"))
+        notes.append(ALONE + ("output-details" if sglang else "save-detailed"))
     failures_known = "failed" in result
     if not detailed and not failures_known:
-        notes.append("how many requests failed is not said")
+        notes.append("the file does not say how many requests failed")
     return Result(
         tool="SGLang" if sglang else "vLLM",
         model=result.get("model_id"),
@@ -51,7 +51,7 @@ def from_result(result: Document, *, earlier: int = 0) -> Result:
 
 
 def _pacing(result: Document) -> PacingInfo:
-    """No rate without a schedule ("inf", "trace"), and where nothing says when requests were sent."""
+    """No rate without a schedule ("inf", "trace"), or without times of sending."""
     if (ours := result.get("cbbench_pacing")) is not None:
         return msgspec.convert(ours, PacingInfo)
     rate, burstiness = result.get("request_rate"), result.get("burstiness")
@@ -69,7 +69,7 @@ def _requests(result: Document) -> list[ToolRequest]:
     if any(len(one) != count for one in (*columns, *optional)):
         raise CbbenchError(None, "its columns of single requests differ in length")
     requests = [_asked(*values) for values in zip(*columns, *optional, strict=True)]
-    if "start_times" not in result and requests:  # then the window is what the tool says it was
+    if "start_times" not in result and requests:  # the window is that of the tool
         last = requests[-1]
         requests[-1] = ToolRequest(**vars(last) | {"end_ns": round(1e9 * result["duration"])})
     return requests
@@ -92,7 +92,7 @@ def _asked(
             scheduled_ns=scheduled, sent_ns=sent, first_ns=None, last_ns=None, end_ns=sent, prompt_tokens=prompt_tokens,
             output_tokens=0, status="failed", error=error or "no output",
         )  # fmt: skip
-    # Gaps are rounded to where they end, so that the errors do not add up.
+    # The ends of gaps are rounded, so that rounding errors do not add up.
     ends_us = [round(1e6 * at) for at in accumulate(gaps_s)]
     gaps_us = [end - begin for begin, end in zip([0, *ends_us], ends_us, strict=False)]
     first = sent + round(1e9 * ttft_s)
@@ -123,7 +123,7 @@ def _distribution(result: Document, name: str) -> Distribution:
         return result.get(f"{stat}_{name}_ms")
 
     mean = of("mean")
-    if not mean:  # 0 is what they write for no value at all
+    if not mean:  # 0 stands for no value
         return Distribution(count=0)
     return Distribution(
         count=int(result.get("completed") or 0), mean=mean, std=of("std"), p50=of("median"), p90=of("p90"),

@@ -1,8 +1,8 @@
-"""A run of ours as the flat JSON of `vllm bench serve --save-result --save-detailed`.
+"""A run as the flat JSON of `vllm bench serve --save-result --save-detailed`.
 
 Names and order are those of vllm/benchmarks/serve.py@009e6d4a. What was not measured is null, where vLLM writes 0;
-generated texts are not kept by a run, so that column is missing. The keys that begin with cbbench_ are what vLLM's
---metadata would add: they let a comparison see that two runs did the same work.
+a run does not keep generated texts, so that column is missing. Keys that begin with cbbench_ are as vLLM's option
+metadata would add them: they identify the workload for a comparison.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STATS = {"mean": "mean", "median": "p50", "std": "std", "p50": "p50", "p90": "p9
 
 
 def as_vllm_json(run: RunFile, record: RunRecord) -> dict[str, Any]:
-    """Of a run that has its summary."""
+    """Of a run with a summary."""
     times = request_times(record)
     summary = run.summary
     assert summary is not None
@@ -79,7 +79,7 @@ def _setting(run: RunFile) -> dict[str, Any]:
 
 
 def _burstiness(pacing: PacingInfo) -> float | str | None:
-    """The shape of a gamma law of the gaps: 1 is Poisson, without bound is constant. None for a trace."""
+    """The shape of the gamma distribution of the gaps: 1 is Poisson, infinite is constant. None for a trace."""
     name, _, cv = (pacing.arrival or "poisson").partition(":")
     if name == "gamma" and cv:
         return 1 / float(cv) ** 2
@@ -88,7 +88,7 @@ def _burstiness(pacing: PacingInfo) -> float | str | None:
 
 
 def _columns(record: RunRecord) -> dict[str, list[Any]]:
-    """In order of the workload, as vLLM has it; a request that did not complete has no times, and says why."""
+    """In order of the workload, as in vLLM; a request that did not complete has an error and no times."""
     rows = sorted(record.rows, key=lambda row: row.i)
     event_ns = record.event_times_ns()
     columns: dict[str, list[Any]] = {name: [] for name in (
@@ -110,14 +110,14 @@ def _columns(record: RunRecord) -> dict[str, list[Any]]:
 
 
 def _peaks(record: RunRecord, times: RequestTimes) -> dict[str, float]:
-    """Of any second since the first sending, as vLLM counts them: token events, and requests at once."""
+    """The most token events in a second since the first sending, and the most concurrent requests, as in vLLM."""
     done = times.completed & (times.first_ns != MISSING)
     if not done.any():
         return {"max_output_tokens_per_s": 0.0, "max_concurrent_requests": 0}
     sent = record.column_ns("sent")[times.row][done]
     at = np.concatenate([sent, times.last_ns[done]])
     change = np.repeat([1, -1], sent.shape[0])
-    order = np.lexsort((change, at))  # who leaves goes before who comes
+    order = np.lexsort((change, at))  # at equal times ends come before starts
     completed = [row for row in record.rows if row.status == "completed" and row.events]
     event_ns = record.event_times_ns()
     seconds = [(event_ns[row.events_at : row.events_at + row.events] - sent.min()) // 10**9 for row in completed]

@@ -10,7 +10,7 @@ from engines.base import RunRecord
 from reports.document import Axis, Chart, Line, Lines, SlotTimeline
 from reports.over_time import slots_over_time
 from reports.schema import RunFile
-from reports.slots import SlotState, Span, num_slots, slot_spans
+from reports.slots import SlotSpan, SlotState, num_slots, slot_spans
 
 NAMES = {
     SlotState.DECODE: ("decode", "decode"),
@@ -56,7 +56,7 @@ def slot_charts(runs: Sequence[Labelled]) -> list[Chart]:
     return charts
 
 
-def _window(runs: Sequence[Sequence[Span]], end: int, middle: bool) -> Window:
+def _window(runs: Sequence[Sequence[SlotSpan]], end: int, middle: bool) -> Window:
     """As many steps as can be drawn: from the first one, or around the middle where the load comes at a rate."""
     most = max(sum(one.slot < MOST_SLOTS for one in spans) for spans in runs)
     length = min(end, max(LEAST_STEPS, int(end * min(1.0, MOST_SPANS / max(1, most)))))
@@ -67,7 +67,7 @@ def _window(runs: Sequence[Sequence[Span]], end: int, middle: bool) -> Window:
 def _chart(
     label: str,
     record: RunRecord,
-    spans: Sequence[Span],
+    spans: Sequence[SlotSpan],
     window: Window,
     domain: tuple[float, float],
     unit: str,
@@ -107,7 +107,7 @@ def _place(record: RunRecord, begin: int, end: int, unit: str) -> tuple[float, f
 
 
 def _domain(
-    seen: Sequence[tuple[str, RunRecord, RunFile, list[Span]]], window: Window, unit: str
+    seen: Sequence[tuple[str, RunRecord, RunFile, list[SlotSpan]]], window: Window, unit: str
 ) -> tuple[float, float]:
     """The axis that all of them share."""
     places = []

@@ -112,7 +112,7 @@ def test_percentiles_alone_prove_nothing_but_can_fail(tmp_path: Path) -> None:
     assert "no single requests" in one.run.sla[0].reason
     assert one.record is None
     assert summary(one).latency.tpot_ms.mean is None, "they write 0 where nothing was measured"
-    assert "--save-detailed" in said(one)
+    assert "save-detailed" in said(one)
 
 
 def test_failures_are_beyond_every_percentile(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_sglangs_summary_does_not_say_how_many_failed(tmp_path: Path) -> None:
     assert verdicts(one) == {"failure_rate": "inconclusive"}
     assert not one.failures_known
     assert summary(one).latency.e2el_ms.p99 == 90
-    assert "--output-details" in said(one)
+    assert "output-details" in said(one)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_sglangs_summary_does_not_say_how_many_failed(tmp_path: Path) -> None:
         (json.dumps(DETAILED | {"itls": [1, 2, 3]}), "unknown form of a result"),
         (json.dumps(DETAILED | {"ttfts": None}), "unknown form of a result"),
         (changed("ttfts", -1.0), "request 0: its first token came 1 s before it was sent"),
-        (changed("ttfts", 1e15), "request 0: a time beyond"),
+        (changed("ttfts", 1e15), "request 0: a time is out of range"),
         (changed("ttfts", math.inf), "unknown form of a result"),
         (changed("ttfts", math.nan), "unknown form of a result"),
         (changed("itls", [-0.5]), "request 0: a gap between its tokens is below 0"),
@@ -159,7 +159,7 @@ def test_sglangs_summary_does_not_say_how_many_failed(tmp_path: Path) -> None:
         ('{"benchmarks": []}', "no benchmark"),
         ('{"metadata": {}, "metrics": {"request_latency": {"value": 1, "unit": "h"}}}', "lacks 'timestamp_ns'"),
         ('{"benchmarks": [{"metrics": {}}]}', "lacks 'request_totals'"),
-        ('{"metadata": {"benchmark_phase": "warmup"}, "metrics": {}}', "none but warm-up"),
+        ('{"metadata": {"benchmark_phase": "warmup"}, "metrics": {}}', "all are of the warm-up"),
         ('{"request_latency": {"unit": "ms", "avg": 1}}', "no benchmark_duration"),
     ],
 )
@@ -257,7 +257,7 @@ def test_aiperfs_two_files_and_their_folder_are_one_result(file: str) -> None:
     assert one.run.workload.pacing.concurrency == 2
 
 
-@pytest.mark.parametrize(("file", "note"), [("profile_export.jsonl", "paced"), ("profile_export_aiperf.json", "alone")])
+@pytest.mark.parametrize(("file", "note"), [("profile_export.jsonl", "pacing"), ("profile_export_aiperf.json", "alone")])
 def test_one_of_aiperfs_files_says_what_it_lacks(tmp_path: Path, file: str, note: str) -> None:
     shutil.copy(DATA / "aiperf-0.13.0" / file, tmp_path)
     one = read(tmp_path / file, "p99_ttft_ms<=1000")
@@ -297,7 +297,7 @@ def test_vllms_json_of_a_run_has_its_names_and_reads_back_the_same(run: Path) ->
     assert summary(theirs).throughput.output_token_per_s == pytest.approx(6 / 0.09025)
     assert theirs.run.workload.sha256 == ours.run.workload.sha256
     assert theirs.run.workload.pacing.rate_per_s == 100
-    assert "--allow-different" not in said(theirs)
+    assert "allow_different" not in said(theirs)
     assert (result["errors"], result["output_lens"]) == (["", "", "boom", ""], [2, 3, 0, 1])
     assert (result["failed"], result["max_concurrent_requests"]) == (1, 3)
     assert result["max_output_tokens_per_s"] == 6

@@ -63,7 +63,7 @@ def test_a_slow_start_is_said_and_nothing_is_left_out() -> None:
     assert found is not None
     assert (found.requests, found.settled) == (100, True)
     assert found.until_s == 1.0
-    assert "the first 100 requests (17%, until 1 s) were unlike the rest" in run.validity.reasons[-1]
+    assert "the first 100 requests (17%, until 1 s) differ from the rest" in run.validity.reasons[-1]
     assert run.validity.verdict == "ok"
     assert run.summary.latency.e2el_ms.count == 600
 
