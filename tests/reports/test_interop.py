@@ -257,7 +257,9 @@ def test_aiperfs_two_files_and_their_folder_are_one_result(file: str) -> None:
     assert one.run.workload.pacing.concurrency == 2
 
 
-@pytest.mark.parametrize(("file", "note"), [("profile_export.jsonl", "pacing"), ("profile_export_aiperf.json", "alone")])
+@pytest.mark.parametrize(
+    ("file", "note"), [("profile_export.jsonl", "the pacing"), ("profile_export_aiperf.json", "alone")]
+)
 def test_one_of_aiperfs_files_says_what_it_lacks(tmp_path: Path, file: str, note: str) -> None:
     shutil.copy(DATA / "aiperf-0.13.0" / file, tmp_path)
     one = read(tmp_path / file, "p99_ttft_ms<=1000")
