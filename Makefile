@@ -10,8 +10,9 @@ DEMO    ?= --workload 'prompt=lognormal(median=96,sigma=0.8,max=512);output=logn
            --num-requests 48 --max-num-seqs 8 --max-model-len 1024
 
 BIN := $(VENV)/bin
-# A file's tests share what they load, so a file stays in one process. Tiny models want one thread each.
-PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/pytest --numprocesses 2 --dist loadfile
+# A file stays in one process, as its tests share what they load, and in the order of collection, which ends with short ones.
+# Tiny models want one thread each.
+PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .PHONY: demo test slow lint install clean

@@ -20,9 +20,9 @@ def test_report_shows_parts_and_the_worst_request(cbbench: Call) -> None:
     for metric in ("ttft", "e2el"):
         assert sum(part["share"] for part in parts[metric].values()) == pytest.approx(1)
     shown = cbbench("report", "out").out
-    assert "blocked: rows" in shown
+    assert "blocked: slots" in shown
     assert "longest" in shown
     Path("out/requests.jsonl").unlink()
     shown = cbbench("report", "out").out
-    assert "blocked: rows" in shown, "run.json has the means"
+    assert "blocked: slots" in shown, "run.json has the means"
     assert "longest" not in shown

@@ -46,7 +46,7 @@ def test_a_run_in_stages(cbbench: Call) -> None:
         "what ended in the stage, over the stage, not over the run"
     )
     assert "2: 10 for 20s" in outcome.out, "in one piece"
-    assert "done/s and tok/s are of what ended in its time" in " ".join(outcome.out.split())
+    assert "done/s and tok/s count what ended while it lasted" in " ".join(outcome.out.split())
     assert middle.asked_request_per_s == pytest.approx(counts[1] / 20)
 
 

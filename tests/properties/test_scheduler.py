@@ -14,7 +14,7 @@ TENANTS = ("a", "b")
 
 quota = st.builds(
     Quota,
-    rows=st.none() | st.integers(1, 3),
+    max_num_seqs=st.none() | st.integers(1, 3),
     kv_blocks=st.none() | st.integers(1, 8),
     tokens_per_s=st.none() | st.sampled_from([500.0, 20_000.0]),
 )
