@@ -25,7 +25,7 @@ class ReportedRun(NamedTuple):
         """The name with the label of the run before it."""
         return f"{self.label} {name}".strip()
 
-    def told(self, sentence: str) -> str:
+    def labelled(self, sentence: str) -> str:
         return f"{self.label}: {sentence}" if self.label else sentence
 
     @property

@@ -1,1 +1,1 @@
-"""What stands in the reports: a page per kind of result, each a reports.document.Report."""
+"""The content of reports: a page for each kind of result, as a reports.document.Report."""

@@ -71,7 +71,7 @@ def instance_blocks(runs: Sequence[ReportedRun]) -> list[Block]:
             columns = (one.label or "instance", *(name.replace("\n", " ") for name in INSTANCE_COLUMNS))
             blocks.append(Table(columns, instance_rows(one.summary)))
         if one.summary.transfers is not None:
-            blocks.append(Text(one.told(transfer_sentence(one.summary.transfers))))
+            blocks.append(Text(one.labelled(transfer_sentence(one.summary.transfers))))
     return blocks
 
 
@@ -156,7 +156,7 @@ def waste_sections(runs: Sequence[ReportedRun]) -> list[Section]:
     seen = [(one, one.summary.waste) for one in runs if one.summary.waste is not None]
     if not seen:
         return []
-    blocks: list[Block] = [Text(one.told(waste_sentence(waste))) for one, waste in seen]
+    blocks: list[Block] = [Text(one.labelled(waste_sentence(waste))) for one, waste in seen]
     parts = [(one.label or "this run", waste) for one, waste in seen]
     blocks.append(_waste_chart("launched-tokens", "Launched tokens", TOKEN_KINDS, parts))
     blocks.append(_waste_chart("slot-steps", "Slot-steps (slots × steps)", SLOT_KINDS, parts))

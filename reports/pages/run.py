@@ -58,8 +58,8 @@ def verdict_of(run: RunFile) -> tuple[str, Tone]:
 
 
 def result_blocks(one: ReportedRun) -> list[Block]:
-    told = failed_and_open((result.expr, result.verdict) for result in one.run.sla)
-    blocks: list[Block] = [*([Text(told, lead=True)] if told else []), *warnings_of(one.run), figures(one)]
+    mixed = failed_and_open((result.expr, result.verdict) for result in one.run.sla)
+    blocks: list[Block] = [*([Text(mixed, lead=True)] if mixed else []), *warnings_of(one.run), figures(one)]
     if one.run.sla:
         blocks += [sla_table(one.run.sla), *map(Text, stage_sentences(one.summary.by_stage))]
     counts = one.summary.requests

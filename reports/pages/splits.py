@@ -29,7 +29,7 @@ def group_section(runs: Sequence[ReportedRun]) -> Section:
             blocks.append(_group_table(f"{one.label}, {name}" if one.label else name, groups, one.open_loop))
         if summary.service_gap_tokens is not None:
             gap = f"Service gap between tenants: {number(summary.service_gap_tokens)} tokens, the largest lead of"
-            blocks.append(Text(one.told(f"{gap} one over another while both had requests waiting.")))
+            blocks.append(Text(one.labelled(f"{gap} one over another while both had requests waiting.")))
     return Section("Tenants, priorities, prompts, stages", blocks)
 
 

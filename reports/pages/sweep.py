@@ -59,10 +59,10 @@ def verdict_of(sweep: SweepFile) -> tuple[str, Tone]:
 
 
 def recommendation_blocks(sweep: SweepFile, curve: Sequence[CurvePoint]) -> list[Block]:
-    said = list(
+    predictions = list(
         dict.fromkeys(f"{one.prediction[0].upper()}{one.prediction[1:]}" for one in sweep.points if one.prediction)
     )
-    blocks: list[Block] = [Text(one, "unsure") for one in said]
+    blocks: list[Block] = [Text(one, "unsure") for one in predictions]
     advice = sweep.recommendation
     if advice is None:
         return [*blocks, Text("No point has been measured yet.")]

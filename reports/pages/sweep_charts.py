@@ -81,19 +81,19 @@ def _per_user(sweep: SweepFile, curve: Sequence[CurvePoint]) -> Chart | None:
     if not spots:
         return None
     plot = _over(_plot("tok/s per user", "output tok/s in total", spots), sweep, curve, along)
-    said = "Speed of one request (1000 / median TPOT) against the throughput of all."
+    caption = "Speed of one request (1000 / median TPOT) against the throughput of all."
     if plot.joined:
         edge = [(one.point.tokens_per_s_per_user or 0.0, one.point.output_token_per_s or 0.0) for one in pareto(curve)]
         plot = replace(plot, frontier=edge)
-        said += " The line is the Pareto frontier."
-    return Chart("per-user", "Speed per user against throughput", plot, _caption(said, spots))
+        caption += " The line is the Pareto frontier."
+    return Chart("per-user", "Speed per user against throughput", plot, _caption(caption, spots))
 
 
-def _caption(said: str, spots: Sequence[Spot]) -> str:
+def _caption(caption: str, spots: Sequence[Spot]) -> str:
     """The caption with the meaning of the marks and bars that occur."""
-    told = [said] + [text for mark, text in MARKS.items() if any(mark in one.marks for one in spots)]
-    told += [INTERVALS] if any(one.y_interval or one.x_interval for one in spots) else []
-    return " ".join(one for one in told if one)
+    parts = [caption] + [text for mark, text in MARKS.items() if any(mark in one.marks for one in spots)]
+    parts += [INTERVALS] if any(one.y_interval or one.x_interval for one in spots) else []
+    return " ".join(one for one in parts if one)
 
 
 def gain_charts(sweep: SweepFile) -> list[Chart]:
@@ -106,11 +106,11 @@ def gain_charts(sweep: SweepFile) -> list[Chart]:
         if not slow or not fast or not numeric(rest[:1]) or not rest:
             continue
         at, gain, expected = float(rest[0]), fast / slow, static.point.max_over_mean
-        said = {others[0]: short_label(rest[:1]), "measured": f"{gain:.2f}x"}
+        tooltip = {others[0]: short_label(rest[:1]), "measured": f"{gain:.2f}x"}
         if expected:
-            said["predicted"] = f"{expected:.2f}x"
-            predicted.append(Spot(at, expected, "", "predicted: E[longest of a batch] / mean", said))
-        measured.append(Spot(at, gain, f"{gain:.2f}x", "measured", said))
+            tooltip["predicted"] = f"{expected:.2f}x"
+            predicted.append(Spot(at, expected, "", "predicted: E[longest of a batch] / mean", tooltip))
+        measured.append(Spot(at, gain, f"{gain:.2f}x", "measured", tooltip))
     if not measured:
         return []
     both = [*measured, *predicted]
@@ -193,19 +193,19 @@ def _spots(
 def details(sweep: SweepFile, one: CurvePoint) -> dict[str, str]:
     """The lines of a point's tooltip; what limits it comes last."""
     point, signals = one.point, one.point.signals
-    said = {param: short_label([value]) for param, value in zip(sweep.params, one.values, strict=True)}
-    said |= {"output tok/s": number(point.output_token_per_s), "requests/s": number(point.request_per_s)}
+    lines = {param: short_label([value]) for param, value in zip(sweep.params, one.values, strict=True)}
+    lines |= {"output tok/s": number(point.output_token_per_s), "requests/s": number(point.request_per_s)}
     for word, field in LATENCIES:
         interval = one.intervals.get(field)
         span = f" ({number(interval[0])} – {number(interval[1])})" if interval else ""
-        said[f"P99 {word}, ms"] = f"{number(getattr(point, field))}{span}"
-    said |= {"device busy": share(signals.device_busy), "KV peak": share(signals.kv_usage_peak)}
+        lines[f"P99 {word}, ms"] = f"{number(getattr(point, field))}{span}"
+    lines |= {"device busy": share(signals.device_busy), "KV peak": share(signals.kv_usage_peak)}
     if len(one.runs) > 1:
-        said["runs"] = str(len(one.runs))
-    said["limit"] = (point.limit or "unknown").replace("_", " ")
+        lines["runs"] = str(len(one.runs))
+    lines["limit"] = (point.limit or "unknown").replace("_", " ")
     if point.why:
-        said["why"] = point.why
-    return said
+        lines["why"] = point.why
+    return lines
 
 
 def _sla_rules(sweep: SweepFile, field: str) -> list[Rule]:

@@ -20,8 +20,8 @@ def checks_view(result: CheckSummary) -> RenderableType:
     head = verdict(result.verdict)
     head.append("  " + ", ".join(f"{count} {word}" for word, count in counts if count), style="default")
     parts: list[RenderableType] = [head]
-    if (told := failed_and_open_checks(result)) is not None:
-        parts.append(Text(told, "bold"))
+    if (mixed := failed_and_open_checks(result)) is not None:
+        parts.append(Text(mixed, "bold"))
     ordered = sorted(result.checks, key=lambda one: one.scenario)
     for scenario, group in groupby(ordered, key=lambda one: one.scenario):
         checks = list(group)
@@ -89,7 +89,7 @@ def checks_markdown(result: CheckSummary) -> str:
     lines = [
         f"### cbbench gate: {MARKS[result.verdict]}",
         "",
-        *([_cell(told), ""] if (told := failed_and_open_checks(result)) is not None else []),
+        *([_cell(mixed), ""] if (mixed := failed_and_open_checks(result)) is not None else []),
         "| | scenario | metric | value | baseline | change | limit | why |",
         "| --- | --- | --- | ---: | ---: | ---: | --- | --- |",
     ]

@@ -78,10 +78,10 @@ def _section(section: Section, names: dict[int, str]) -> str:
     return f"<section>\n{heading}{body}\n</section>"
 
 
-def _grid(beside: list[Chart], names: dict[int, str]) -> str:
+def _grid(charts: list[Chart], names: dict[int, str]) -> str:
     """Charts two or three in a line; a wide one has a line of its own."""
-    kind = "grid three" if sum(not one.wide for one in beside) == 3 else "grid"
-    drawn = "\n".join(_chart(one, names[id(one)]) for one in beside)
+    kind = "grid three" if sum(not one.wide for one in charts) == 3 else "grid"
+    drawn = "\n".join(_chart(one, names[id(one)]) for one in charts)
     return f'<div class="{kind}">\n{drawn}\n</div>'
 
 

@@ -160,9 +160,9 @@ def plot(
     name = f"{x_name} (log)" if x_axis.log else x_name
     out.append(f"{'':>{margin}} └{'─' * columns}\n", style="dim")
     between = columns - len(left) - len(right)
-    beside = name if len(name) + 2 <= between else ""  # else the name gets a line of its own
-    out.append(f"{'':>{margin}}  {left}{beside:^{max(1, between)}}{right}", style="dim")
-    if not beside:
+    inline = name if len(name) + 2 <= between else ""  # else the name gets a line of its own
+    out.append(f"{'':>{margin}}  {left}{inline:^{max(1, between)}}{right}", style="dim")
+    if not inline:
         out.append(f"\n{'':>{margin}}  {name:^{columns}}", style="dim")
     return out
 

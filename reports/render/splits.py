@@ -131,13 +131,15 @@ def _stage_sentence(expr: str, judged: Sequence[tuple[StageGroup, StageVerdict]]
         return f"{expr}: {beyond}"
     within = judged[:failed]
     unproved = [(stage.key, sla.reason) for stage, sla in within if sla.verdict != "pass"]
-    said = f"{expr} {'is not exceeded' if unproved else 'holds'} "
-    said += f"through {within[-1][0].words}; {beyond}" if beyond else "in any stage" if unproved else "in every stage"
+    extent = "in any stage" if unproved else "in every stage"
+    if beyond:
+        extent = f"through {within[-1][0].words}; {beyond}"
+    sentence = f"{expr} {'is not exceeded' if unproved else 'holds'} {extent}"
     if unproved:
         keys, (last, reason) = ", ".join(key for key, _ in unproved), unproved[-1]
         of_last = "" if len(unproved) == 1 else f" in stage {last}"
-        said += f". Unproven in {'stage' if len(unproved) == 1 else 'stages'} {keys}:{of_last} {reason}"
-    return said
+        sentence += f". Unproven in {'stage' if len(unproved) == 1 else 'stages'} {keys}:{of_last} {reason}"
+    return sentence
 
 
 INSTANCE_COLUMNS = (

@@ -1,4 +1,4 @@
-"""The tables of a sweep in the terminal: its settings, its tenants, and static beside continuous batching."""
+"""The tables of a sweep in the terminal: its settings, its tenants, and static against continuous batching."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def sweep_table(sweep: SweepFile) -> Table:
     for name in (*map(stacked, sweep.params), *(one.name for one in columns)):
         table.add_column(name, justify="right", no_wrap=True)
     last = [_verdict(one.point) for one in curve]
-    if any(last):  # without an SLA it says what was wrong with a run, if anything was
+    if any(last):  # without SLAs the validity of the runs, where one is not ok
         table.add_column("SLA" if sweep.sla else "run")
     chosen = sweep.recommendation.values if sweep.recommendation else None
     for one, judged in zip(curve, last, strict=True):

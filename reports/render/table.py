@@ -40,13 +40,13 @@ class Table(rich_table.Table):
         small."""
         _, right, _, left = self.padding
         gap = right + (max(0, left - right) if self.collapse_padding else left)
-        told = [self._least_and_most(console, one) for one in columns]
-        spare = most - gap * (len(columns) - 1) - sum(least for least, _ in told)
+        needs = [self._least_and_most(console, one) for one in columns]
+        spare = most - gap * (len(columns) - 1) - sum(least for least, _ in needs)
         if spare < 0:
             return None
-        wanted = sum(whole - least for least, whole in told)
+        wanted = sum(whole - least for least, whole in needs)
         share = min(1.0, spare / wanted) if wanted else 0.0
-        return [least + int((whole - least) * share) for least, whole in told]
+        return [least + int((whole - least) * share) for least, whole in needs]
 
     def _least_and_most(self, console: Console, column: Column) -> tuple[int, int]:
         """(the longest word, or the longest cell of a column that does not wrap; the longest cell)"""
@@ -75,8 +75,8 @@ class Table(rich_table.Table):
         names = [_name(_plain(console, one.header), width // 2) if self.show_header else "" for one in self.columns]
         named = min(width // 2, max(cell_len(line) for name in names[1:] or [""] for line in [*name.splitlines(), ""]))
         for row, cells in zip(self.rows, zip(*(one.cells for one in self.columns), strict=True), strict=True):
-            told = [console.render_str(cell) if isinstance(cell, str) else cell for cell in cells]
-            head, *rest = told
+            cells_shown = [console.render_str(cell) if isinstance(cell, str) else cell for cell in cells]
+            head, *rest = cells_shown
             first = names[0].replace("\n", "")
             yield Text.assemble((f"{first} " if first else "", "dim"), head, style=row.style or "bold")
             lines = rich_table.Table.grid(padding=(0, 2))

@@ -139,7 +139,7 @@ def ledger(active: Sequence[int], dead: Sequence[int], slots: int, step_ms: floa
     return steps
 
 
-def seated(
+def row_in_slot(
     i: int,
     slot: int,
     admitted: int,
@@ -150,7 +150,7 @@ def seated(
     tenant: str = "default",
     preemptions: int = 0,
 ) -> tuple[RequestRow, np.ndarray]:
-    """A request of one-token prompt that sat in `slot` and got a token in every step of its stay; events are steps."""
+    """A request with a prompt of one token that ran in `slot`, with a token in every step; its events are steps."""
     events_ms = [step * step_ms for step in range(admitted, ended + 1)]
     made, _ = row(
         i,
@@ -168,7 +168,7 @@ def bus_stop(lengths: Sequence[int] = (10, 50, 200), *, mode: str = "padded") ->
     longest, slots = max(lengths), len(lengths)
     active = [sum(length >= step for length in lengths) for step in range(1, longest + 1)]
     dead = [slots - count if mode == "padded" else 0 for count in active]
-    made = sorted((seated(i, i, 1, length) for i, length in enumerate(lengths)), key=lambda one: one[0].end)
+    made = sorted((row_in_slot(i, i, 1, length) for i, length in enumerate(lengths)), key=lambda one: one[0].end)
     return record(made, event_unit="step", steps=ledger(active, dead, slots))
 
 

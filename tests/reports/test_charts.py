@@ -25,11 +25,11 @@ PLOTS = {
     "lines": Lines(
         Axis("s"), Axis("busy", percent=True), [Line("a", [0, 1, 2], [0.5, None, 1]), Line("b", [0], [1.0])]
     ),
-    "areas": Lines(Axis("s"), Axis("seats"), [Line("a", [0, 1], [1, 2]), Line("b", [0, 1], [2, 1])], stacked=True),
+    "areas": Lines(Axis("s"), Axis("slots"), [Line("a", [0, 1], [1, 2]), Line("b", [0, 1], [2, 1])], stacked=True),
     "bars": Bars(
         Axis("ms"), [("mean", "queue", 5.0), ("mean", "decode", 9.0)], {"queue": "padding", "decode": "decode"}
     ),
-    "seats": SlotTimeline(
+    "slots": SlotTimeline(
         Axis("step", domain=(0, 9)), 2, 9, [(0, "decode", 0, 5), (1, "decode", 1, 9)], {"decode": "decode"}
     ),
 }

@@ -16,7 +16,7 @@ def table() -> Table:
     made.add_column("busy", justify="right", no_wrap=True)
     made.add_column("max-num-\nbatched-\ntokens", justify="right", no_wrap=True)
     made.add_column("why", min_width=10)
-    made.add_row("first", "1,234,567", "93.1%", "8192", "nobody waits for a seat")
+    made.add_row("first", "1,234,567", "93.1%", "8192", "mostly waits for a slot")
     made.add_row(Text("second"), "0.1234", "", "512", Text("late", "red"))
     return made
 
@@ -29,8 +29,8 @@ def shown(width: int) -> list[str]:
 
 
 def test_whole_where_there_is_room_and_words_wrap_first() -> None:
-    assert "first    1,234,567  93.1%      8192  nobody waits for a seat" in shown(80)
-    assert "first    1,234,567  93.1%      8192  nobody" in shown(47)
+    assert "first    1,234,567  93.1%      8192  mostly waits for a slot" in shown(80)
+    assert "first    1,234,567  93.1%      8192  mostly" in shown(47)
 
 
 def test_columns_that_can_be_spared_go_one_by_one() -> None:
@@ -49,8 +49,8 @@ def test_each_row_is_stacked_where_nothing_else_fits() -> None:
         "  max-num-  8192",
         "  batched-",
         "  tokens",
-        "  why       nobody waits",
-        "            for a seat",
+        "  why       mostly waits",
+        "            for a slot",
         "setting second",
         "  P99 TTFT  0.1234",
         "  max-num-  512",

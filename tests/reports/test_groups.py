@@ -15,7 +15,7 @@ from reports.fairness import overlaps, service_gap_tokens, waits_ns
 from reports.metrics import definitions
 from reports.summary import summarize
 from reports.summary_schema import Summary
-from tests.reports.factory import MS, header, ledger, record, row, seated
+from tests.reports.factory import MS, header, ledger, record, row, row_in_slot
 
 
 def two_tenants() -> RunRecord:
@@ -121,7 +121,7 @@ def test_the_splits_survive_the_file() -> None:
 
 def test_in_process_a_wait_ends_when_the_step_that_seats_is_planned() -> None:
     made = record(
-        [seated(0, 0, 1, 3, tenant="a"), seated(1, 0, 4, 5, tenant="b")],
+        [row_in_slot(0, 0, 1, 3, tenant="a"), row_in_slot(1, 0, 4, 5, tenant="b")],
         event_unit="step",
         steps=ledger([1] * 5, [0] * 5, 1),
     )
@@ -132,7 +132,7 @@ def test_in_process_a_wait_ends_when_the_step_that_seats_is_planned() -> None:
 def test_who_never_got_a_seat_waited_until_the_end() -> None:
     starved = row(1, status="cancelled", finish_reason="aborted", end_ms=50, tenant="b")
     made = record(
-        [seated(0, 0, 1, 5, tenant="a"), starved],
+        [row_in_slot(0, 0, 1, 5, tenant="a"), starved],
         event_unit="step",
         steps=ledger([1] * 5, [0] * 5, 1),
     )
@@ -141,7 +141,9 @@ def test_who_never_got_a_seat_waited_until_the_end() -> None:
 
 
 def test_a_torn_ledger_is_no_error() -> None:
-    made = record([seated(0, 0, 1, 2), seated(1, 0, 9, 9)], event_unit="us", steps=ledger([1] * 2, [0] * 2, 1))
+    made = record(
+        [row_in_slot(0, 0, 1, 2), row_in_slot(1, 0, 9, 9)], event_unit="us", steps=ledger([1] * 2, [0] * 2, 1)
+    )
     assert [(int(at[0]), int(at[1])) for at in zip(*waits_ns(made), strict=True)] == [(0, 0), (0, 90 * MS)]
 
 
@@ -172,7 +174,7 @@ def test_a_flood_served_first_come_first_served_against_taking_turns() -> None:
     def run(turn_of_quiet: int) -> float | None:
         turns = ["noisy"] * 10
         turns.insert(turn_of_quiet, "quiet")
-        made = [seated(i, 0, i + 1, i + 1, prompt_tokens=100, tenant=name) for i, name in enumerate(turns)]
+        made = [row_in_slot(i, 0, i + 1, i + 1, prompt_tokens=100, tenant=name) for i, name in enumerate(turns)]
         return summarize(
             record(made, event_unit="step", steps=ledger([1] * 11, [0] * 11, 1)), header(event_unit="step")
         ).service_gap_tokens
@@ -183,7 +185,7 @@ def test_a_flood_served_first_come_first_served_against_taking_turns() -> None:
 
 def test_tokens_that_come_together_are_one_moment() -> None:
     """In one step, a's token comes before b's in the file but not in time."""
-    made = [seated(i, i, 1, 6, tenant=name) for i, name in enumerate("ab")]
+    made = [row_in_slot(i, i, 1, 6, tenant=name) for i, name in enumerate("ab")]
     made += [row(2 + i, status="cancelled", end_ms=60, tenant=name) for i, name in enumerate("ab")]
     steps = ledger([2] * 6, [0] * 6, 2)
     assert summarize(record(made, event_unit="step", steps=steps), header()).service_gap_tokens == 0

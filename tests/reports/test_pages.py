@@ -35,7 +35,7 @@ from reports.reported_run import ReportedRun, reported_run
 from reports.schema import Validity
 from reports.summary import completed_run
 from reports.sweep_schema import Point, SweepFile, Value
-from tests.reports.factory import MS, bus_stop, header, ledger, record, row, seated
+from tests.reports.factory import MS, bus_stop, header, ledger, record, row, row_in_slot
 
 EVIL = "<script>alert(1)</script>|`x`"
 
@@ -52,17 +52,17 @@ def bus_pair() -> tuple[ReportedRun, ReportedRun]:
 
 def a_sweep(repeats: int = 1) -> SweepFile:
     points = []
-    for seats, speed in ((1, 10.0), (4, 4.0), (16, 3.0), (32, 2.9)):
+    for slots, speed in ((1, 10.0), (4, 4.0), (16, 3.0), (32, 2.9)):
         for repeat in range(repeats):
-            events = [[i * 5 + seats * 2 + k * speed + repeat for k in range(6)] for i in range(10)]
+            events = [[i * 5 + slots * 2 + k * speed + repeat for k in range(6)] for i in range(10)]
             made = record([row(i, one, scheduled_ms=i * 5) for i, one in enumerate(events)])
             run = completed_run(made, header(rate_per_s=100.0, sla=["p99_tpot_ms<=5"]))
-            points.append(point_of((seats,), f"max-num-seqs-{seats}", run, repeat=repeat))
+            points.append(point_of((slots,), f"max-num-seqs-{slots}", run, repeat=repeat))
     points.append(Point(values=(64,), folder="64", error="out of memory\nand more"))
     advice = recommend(("max-num-seqs",), points, ("p99_tpot_ms<=5",))
     return SweepFile(
         params=("max-num-seqs",),
-        settings=tuple((seats,) for seats in (1, 4, 16, 32, 64)),
+        settings=tuple((slots,) for slots in (1, 4, 16, 32, 64)),
         repeats=repeats,
         points=tuple(points),
         recommendation=advice,
@@ -203,7 +203,7 @@ def cut(made: RunRecord, steps: int) -> RunRecord:
 def test_a_long_run_shows_a_window_of_its_slots() -> None:
     n = 3000
     made = record(
-        [seated(i, i % 2, 2 * i + 1, 2 * i + 2) for i in range(n)],
+        [row_in_slot(i, i % 2, 2 * i + 1, 2 * i + 2) for i in range(n)],
         event_unit="step",
         steps=ledger([1] * 2 * n, [0] * 2 * n, 2),
     )
@@ -227,12 +227,12 @@ def test_points_say_why_and_carry_their_intervals() -> None:
 
 
 def test_a_sweep_over_the_mode_shows_the_gain_and_its_prediction() -> None:
-    def point(seats: int, mode: str, speed: float) -> Point:
-        return Point(values=(seats, mode), folder="x", mode=mode, output_token_per_s=speed, max_over_mean=1.5 + seats)
+    def point(slots: int, mode: str, speed: float) -> Point:
+        return Point(values=(slots, mode), folder="x", mode=mode, output_token_per_s=speed, max_over_mean=1.5 + slots)
 
     points = [
-        point(seats, mode, speed * seats)
-        for seats in (1, 2)
+        point(slots, mode, speed * slots)
+        for slots in (1, 2)
         for mode, speed in (("static", 10.0), ("continuous", 25.0))
     ]
     sweep = SweepFile(params=("max-num-seqs", "mode"), settings=((1, "static"),), points=tuple(points))
@@ -271,7 +271,7 @@ def test_lines_follow_numbers_and_never_words() -> None:
 def test_against_the_rate_a_line_is_one_setting() -> None:
     plot = curves_of(a_grid((8, 16), ("max-num-seqs", "rate")))["rate-p99-tpot"]
     assert plot.legend == "max-num-seqs"
-    assert [(one.series, one.x) for one in plot.spots] == [(seats, x) for seats in ("8", "16") for x in (2.0, 4.0, 8.0)]
+    assert [(one.series, one.x) for one in plot.spots] == [(slots, x) for slots in ("8", "16") for x in (2.0, 4.0, 8.0)]
 
 
 def test_the_caption_says_what_each_mark_is() -> None:

@@ -24,7 +24,7 @@ from reports.slots import SlotState, slot_counts, slot_spans, tail_of
 from reports.summary import completed_run
 from reports.summary_schema import Signals
 from reports.sweep_schema import Point, SweepFile
-from tests.reports.factory import bus_stop, header, ledger, record, row, seated
+from tests.reports.factory import bus_stop, header, ledger, record, row, row_in_slot
 
 
 def shown(what: RenderableType, width: int = 100) -> str:
@@ -171,10 +171,10 @@ def counted(stints: Sequence[Stint], edges: np.ndarray, *, mode: str = "continuo
 def test_each_batch_ends_with_its_own_longest() -> None:
     stints = [Stint(0, 1, 1, 2), Stint(1, 1, 1, 4), Stint(0, 5, 6, 9), Stint(1, 5, 6, 7)]
     counts = counted(stints, np.arange(11), mode="static")
-    seats = counts.argmax(axis=2)
-    assert [SlotState(one).name[0] for one in seats[0]] == list("PDDDPPDDDI")
-    assert seats[0].tolist()[:4] == [SlotState.PREFILL, SlotState.DECODE, SlotState.DEAD, SlotState.DEAD]
-    assert seats[1].tolist()[6:] == [SlotState.DECODE, SlotState.DEAD, SlotState.DEAD, SlotState.IDLE]
+    slots = counts.argmax(axis=2)
+    assert [SlotState(one).name[0] for one in slots[0]] == list("PDDDPPDDDI")
+    assert slots[0].tolist()[:4] == [SlotState.PREFILL, SlotState.DECODE, SlotState.DEAD, SlotState.DEAD]
+    assert slots[1].tolist()[6:] == [SlotState.DECODE, SlotState.DEAD, SlotState.DEAD, SlotState.IDLE]
 
 
 def test_columns_of_many_steps_keep_the_sum() -> None:
@@ -199,9 +199,9 @@ def test_a_row_of_padding_alone_is_no_prefill() -> None:
         ]
     )
     run = header(mode="static", config={"max_num_batched_tokens": 16})  # 8 columns a step for each of two rows
-    seats = slot_counts(slot_spans(made, run), 2, np.arange(7)).argmax(axis=2)
-    assert [SlotState(one).name for one in seats[1].tolist()] == ["PADDING"] * 2 + ["PREFILL"] * 2 + ["DECODE", "DEAD"]
-    assert [SlotState(one).name for one in seats[0].tolist()] == ["PREFILL"] * 4 + ["DECODE"] * 2
+    slots = slot_counts(slot_spans(made, run), 2, np.arange(7)).argmax(axis=2)
+    assert [SlotState(one).name for one in slots[1].tolist()] == ["PADDING"] * 2 + ["PREFILL"] * 2 + ["DECODE", "DEAD"]
+    assert [SlotState(one).name for one in slots[0].tolist()] == ["PREFILL"] * 4 + ["DECODE"] * 2
 
 
 @pytest.mark.parametrize(("policy", "state"), [("recompute", SlotState.PREEMPTED), ("swap", SlotState.SWAPPED)])
@@ -218,7 +218,7 @@ def test_a_preemption_empties_a_slot_until_another_request_has_it_or_its_own_is_
 
 def test_chart_and_ledger_agree_on_continuous_batching() -> None:
     made = record(
-        [seated(0, 0, 1, 3), seated(2, 0, 4, 5), seated(1, 1, 1, 6)],
+        [row_in_slot(0, 0, 1, 3), row_in_slot(2, 0, 4, 5), row_in_slot(1, 1, 1, 6)],
         event_unit="step",
         steps=ledger([2, 2, 2, 2, 2, 1], [0] * 6, 2),
     )

@@ -13,7 +13,7 @@ from reports.steady import steady
 from reports.summary import completed_run, summarize
 from reports.summary_schema import Summary
 from reports.validity import validity
-from tests.reports.factory import bus_stop, header, ledger, record, row, seated
+from tests.reports.factory import bus_stop, header, ledger, record, row, row_in_slot
 
 
 def test_the_classic_batch_in_numbers() -> None:
@@ -75,7 +75,7 @@ def closed_loop(seats: int, waves: int, tokens: int = 10) -> RunRecord:
     for wave in range(waves):
         for seat in range(seats):
             begin = 1 + seat + wave * tokens
-            made.append(seated(wave * seats + seat, seat, begin, begin + tokens - 1))
+            made.append(row_in_slot(wave * seats + seat, seat, begin, begin + tokens - 1))
     made.sort(key=lambda one: one[0].end)
     last = seats + waves * tokens - 1
     active = [

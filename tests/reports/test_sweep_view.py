@@ -99,9 +99,9 @@ def test_a_load_at_a_fixed_rate_has_no_knee() -> None:
 
 def grid() -> SweepFile:
     made = [
-        point(seats, mode, speed=speed, ttft=900.0 / seats, tpot=10.0 + seats, mode=mode, max_over_mean=2.25)
-        for seats in (8, 32)
-        for mode, speed in (("static", 100.0 * seats), ("continuous", 250.0 * seats))
+        point(slots, mode, speed=speed, ttft=900.0 / slots, tpot=10.0 + slots, mode=mode, max_over_mean=2.25)
+        for slots in (8, 32)
+        for mode, speed in (("static", 100.0 * slots), ("continuous", 250.0 * slots))
     ]
     return sweep_of(["max-num-seqs", "mode"], made)
 

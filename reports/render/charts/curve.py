@@ -62,9 +62,9 @@ def curve_layers(plot: Curve) -> list[alt.Chart]:
             around = data_of(marked).mark_point(shape=shape, size=size, filled=False, opacity=1, strokeWidth=2)
             layers.append(around.encode(x=x, y=y, color=alt.value("var(--ink)")))
     for name, side in labels.SIDES.items():
-        beside = [row for row in rows if row["side"] == name]
-        if beside:
-            text = data_of(beside).mark_text(align=side.align, dx=side.dx * 1.9, dy=side.dy * 1.3, color="var(--ink)")
+        on_side = [row for row in rows if row["side"] == name]
+        if on_side:
+            text = data_of(on_side).mark_text(align=side.align, dx=side.dx * 1.9, dy=side.dy * 1.3, color="var(--ink)")
             layers.append(text.encode(x=x, y=y, text="label:N"))
     return layers
 

@@ -16,7 +16,7 @@ STRIDE = 5.0  # pixels between the sampled places of a line
 
 
 class Side(NamedTuple):
-    """Where a label stands, seen from its point."""
+    """Where a label stands, relative to its point."""
 
     align: Literal["left", "center", "right"]  # of the text
     dx: int
@@ -38,8 +38,8 @@ class Box(NamedTuple):
     bottom: float
 
     def meets(self, other: Box) -> bool:
-        beside = self.right <= other.left or other.right <= self.left
-        return not (beside or self.bottom <= other.top or other.bottom <= self.top)
+        apart = self.right <= other.left or other.right <= self.left
+        return not (apart or self.bottom <= other.top or other.bottom <= self.top)
 
 
 def place(spots: Sequence[Spot], x: Axis, y: Axis) -> list[str | None]:
