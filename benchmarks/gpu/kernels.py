@@ -152,7 +152,7 @@ def rope_and_write(bench: Bench) -> dict[str, Any]:
     expected_qkv, expected_kv = qkv.cpu().float(), pool.layers[0].cpu().float()
     host_norms = [norm if norm is None else norm.cpu() for norm in norms]
     oracles.rope_and_write(expected_qkv, expected_kv, slots.cpu(), cos.cpu(), sin.cpu(), *host_norms, EPS)
-    kernels.rope_and_write(qkv, pool.layers[0], kernels.places(slots, pool), cos, sin, *norms, EPS)
+    kernels.rope_and_write(qkv, pool.layers[0], kernels.kv_index(slots, pool), cos, sin, *norms, EPS)
     numbers = bench.compared((qkv[:, : c.heads], expected_qkv[:, : c.heads]), (pool.layers[0], expected_kv))
     spared = [block for block in range(8) if block not in (0, 3, 5)]
     canaries = bool((pool.layers[0, spared] == 7.0).all())

@@ -75,12 +75,12 @@ class DecodeStep:
         attended, gate_up, gated = self._random(c.heads * c.head_dim), self._random(2 * c.ffn), self._random(c.ffn)
         logits = self._random(c.vocab)
         cos, sin = llama.rotation(self._positions)
-        places = kernels.places(self._slots, pool)
+        kv_index = kernels.kv_index(self._slots, pool)
         norms = [*(layer.attention_norm for layer in llama.layers[1:]), None]
 
         def rope(layer: int) -> None:
             own = llama.layers[layer]
-            kernels.rope_and_write(qkv, pool.layers[layer], places, cos, sin, own.q_norm, own.k_norm, c.eps)
+            kernels.rope_and_write(qkv, pool.layers[layer], kv_index, cos, sin, own.q_norm, own.k_norm, c.eps)
 
         def o(layer: int) -> None:
             own = llama.layers[layer]
@@ -98,7 +98,7 @@ class DecodeStep:
         embed = (self._ids, self._last_token, llama.embedding, llama.layers[0].attention_norm, c.eps)
         return [
             Part("embedding", [partial(kernels.embed, *embed)]),
-            Part("rotation", [lambda: (llama.rotation(self._positions), kernels.places(self._slots, pool))]),
+            Part("rotation", [lambda: (llama.rotation(self._positions), kernels.kv_index(self._slots, pool))]),
             Part("norm", [partial(kernels.rms_norm, x, llama.norm, c.eps)]),
             Part("qkv", each(lambda layer: llama.layers[layer].qkv(normed))),
             Part("rope", each(rope)),

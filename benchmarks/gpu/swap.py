@@ -91,7 +91,7 @@ def _compared(model: LoadedModel, tokens: int) -> dict[str, Any]:
 
     out_ms, in_ms, recompute_ms = (
         _ms(work, llama.device)
-        for work in (lambda: host.carry_out(out, upload), lambda: host.carry_out(back, upload), recompute)
+        for work in (lambda: host.queue_moves(out, upload), lambda: host.queue_moves(back, upload), recompute)
     )
     return {
         "out_ms": out_ms,

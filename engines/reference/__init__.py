@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def require_torch() -> None:
-    """Raise CbbenchError (exit code 2) where the base install, which has no torch, is asked for this engine."""
+    """Raise CbbenchError (exit code 2) where torch, which the base install lacks, is not installed."""
     if find_spec("torch") is None:
         raise CbbenchError(None, "the reference engine needs torch: pip install 'cbbench[engine]'")
 

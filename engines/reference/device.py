@@ -1,11 +1,11 @@
-"""Device: what the runtime asks of a device besides arithmetic: queues, copies that do not wait, events, graphs.
+"""Device: streams, asynchronous copies, events and graphs, with the same interface on a CPU and on a GPU.
 
     host      plan n+1 │ upload │ launch │ wait for n ....│ plan n+2 │
     main      ├ copy ├──────── step n ────────┤ copy ├─── step n+1 ───
     side      │            ├─ swap: pinned host memory ◄─► device ─┤
 
-A stream runs what was queued on it in order, and not before the host goes on. So a buffer in pinned memory holds what
-the host wrote only until the copy out of it has run: that is what events are for. On a CPU everything is done at once.
+A stream runs its work in order, and usually after the host has continued. So the host may overwrite a pinned buffer
+only when the copy out of it has run; an event tells when. On a CPU all work is done when it is queued.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ Work = Callable[[], object]
 
 
 class Event(Protocol):
-    """A mark in a stream. One that was never recorded has passed."""
+    """A position in a stream's queue. An event that was never recorded counts as passed."""
 
     def record(self) -> None:
-        """Move the mark to the end of what is queued now."""
+        """Set the event behind the work that is queued now."""
         ...
 
     def wait(self) -> int:
-        """Block the host until the device has passed the mark. The time by the clock, as well as the host can tell."""
+        """Block the host until the device has passed the event. Returns the clock's time, as seen by the host."""
         ...
 
     def ns_since(self, earlier: Any) -> int:
-        """Time the device took between two marks, both of them passed and timed."""
+        """Time on the device between two timed events that have passed."""
         ...
 
 
 class Stream(Protocol):
     def run(self, work: Work) -> None:
-        """Queue what `work` does to tensors. Python in it may run now or then."""
+        """Queue what `work` does to tensors. Its Python code may run now or later."""
         ...
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
@@ -46,47 +46,47 @@ class Stream(Protocol):
         ...
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Memory on the device that this stream may write at once, whatever other streams are still doing."""
+        """Memory on the device that this stream may write without waiting for another stream."""
         ...
 
     def uses(self, tensor: torch.Tensor) -> None:
-        """Work queued here touches memory that is another stream's: it must not go to anybody else before."""
+        """Work queued here uses memory of another stream's allocator: it is not reused before that work has run."""
         ...
 
     def event(self, *, timed: bool = False) -> Event: ...
 
     def wait(self, event: Any) -> None:
-        """What is queued from now on runs behind the event, which may be another stream's."""
+        """Work queued from now on runs after the event, which may be of another stream."""
         ...
 
 
 class Device(Protocol):
     @property
     def main(self) -> Stream:
-        """The steps."""
+        """The stream of the steps."""
         ...
 
     @property
     def side(self) -> Stream:
-        """Copies that need not hold up a step."""
+        """The stream of copies that run beside the steps."""
         ...
 
     @property
     def overlaps(self) -> bool:
-        """Whether the host gets ahead of the device."""
+        """Whether the host continues while the device works."""
         ...
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Memory of the host that the device copies from and to by itself."""
+        """Page-locked host memory, for asynchronous copies."""
         ...
 
     def capture(self, work: Work) -> Work:
-        """Record what `work` does to tensors that stay where they are; the result, run on `main`, does it again."""
+        """Record what `work` does to tensors of fixed address. The result, run on `main`, repeats it."""
         ...
 
 
 class CpuDevice:
-    """No queue: done when called. So no graph either."""
+    """Work is done when it is queued; there are no graphs."""
 
     overlaps = False
 
@@ -137,29 +137,29 @@ class _CpuEvent:
 
 
 class CudaDevice:
-    """The current CUDA device: steps on the stream that is current when this is made, swap copies on one beside it."""
+    """The current CUDA device: steps on the stream that is current at construction, swap copies on a second one."""
 
     overlaps = True
 
     def __init__(self, device: torch.device, clock: Clock) -> None:
         self.main = _CudaStream(torch.cuda.current_stream(device), clock)
         self.side = _CudaStream(torch.cuda.Stream(device), clock)  # type: ignore[no-untyped-call]
-        # Of its own: cuBLAS has a workspace for each stream, a graph keeps that of the stream it was captured on, and
-        # two engines beside each other must not share one.
+        # A third stream: cuBLAS has a workspace for each stream, and a graph keeps that of the stream it was captured
+        # on. Two engines that run at the same time must not share one.
         self._capturing = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._graph_memory: Any = None  # one pool for all graphs: they replay one after another
+        self._graph_memory: Any = None  # one pool for all graphs, which never replay at the same time
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
 
     def capture(self, work: Work) -> Work:
-        # A first run compiles kernels, loads them and makes cuBLAS's workspace of this stream: a capture allows none.
+        # The first run compiles and loads kernels and allocates cuBLAS's workspace, which a capture forbids.
         self._capturing.wait_stream(self.main.stream)
         with torch.cuda.stream(self._capturing):
             work()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # thread_local: what other threads ask of the driver meanwhile (telemetry) is no business of the capture.
+        # thread_local: calls of other threads to the driver (telemetry) must not invalidate the capture.
         with torch.cuda.graph(
             graph, pool=self._graph_memory, stream=self._capturing, capture_error_mode="thread_local"
         ):
@@ -182,7 +182,7 @@ class _CudaStream:
             target.copy_(source, non_blocking=True)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        # From this stream's own part of the allocator: in another's, a free block may still be read by queued work.
+        # From this stream's pool of the allocator: a free block of another's may still be read by queued work.
         with torch.cuda.stream(self.stream):
             return torch.empty(tuple(shape), dtype=dtype, device=self.stream.device)
 

@@ -31,7 +31,7 @@ WARM_UP_STEPS = 2
 class ReferenceEngine:
     """One engine per setting; `run` may be called again, and starts from an idle scheduler each time."""
 
-    client = None  # nothing stands between the plan and the scheduler
+    client = None  # requests reach the scheduler in process
 
     def __init__(
         self,
@@ -84,12 +84,12 @@ class ReferenceEngine:
 
     @property
     def _depth(self) -> int:
-        """Steps in flight while the next is planned: on a CPU the planning would take the step's own cores."""
+        """Steps in flight while the next is planned: none on a CPU, where planning takes cores from a step."""
         return 1 if self._model.device == "cuda" else 0
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
         prompts = Prompts(plan, self._model.checkpoint.prompt_ids, self._prompt_seed)
-        with light_garbage_collection():  # a pause would be in somebody's TPOT; the one full collection is before zero
+        with light_garbage_collection():  # a pause would raise TPOT; the full collection comes before time 0
             runtime = self.runtime()
             return run_loop(
                 runtime.scheduler,
@@ -103,14 +103,14 @@ class ReferenceEngine:
             )
 
     def runtime(self) -> Runtime:
-        """For a loop with a source of its own: an idle scheduler, and the clock at zero."""
+        """For a loop with another source: an idle scheduler, and the clock at zero."""
         scheduler = self._config.build(frozenset(self._model.checkpoint.eos_ids))
         self.clock.restart()
         self.executor.restart()
         return Runtime(scheduler, self.executor, self.clock, depth=self._depth)
 
     def warm_up(self) -> None:
-        """A few throwaway steps, so that what happens once (compiled kernels, first touch of memory) is in no TTFT."""
+        """Synthetic steps, so that one-time work (compiling kernels, touching memory first) is in no TTFT."""
         prompt = min(self._config.max_num_batched_tokens, self._config.max_model_len)
         for counts in warm_up_steps(self._config.max_num_seqs, prompt, every_size=self._model.device == "cuda"):
             for _ in range(WARM_UP_STEPS):
@@ -118,7 +118,7 @@ class ReferenceEngine:
                 self.executor.collect()
 
     def describe(self) -> dict[str, Any]:
-        """The `config` of run.json's engine: what ran, on what, and why so."""
+        """The `config` of run.json's engine."""
         llama, pool = self._model.llama, self.pool
         return {
             "kv_blocks": pool.blocks,

@@ -29,8 +29,8 @@ class _Launched:
     start_ns: int
     begin: Event
     end: Event
-    tokens: torch.Tensor  # in pinned memory, there once `end` has passed
-    of_samples: IntArray | slice  # which of them are wanted, in row order
+    tokens: torch.Tensor  # in pinned memory, valid once `end` has passed
+    of_samples: IntArray | slice  # the tokens that were sampled, in row order
     bucket_padding: int  # rows
 
 
@@ -51,19 +51,19 @@ class TorchExecutor:
         max_blocks: int = 0,
         buffers: int = MAX_STEPS_IN_FLIGHT,
     ) -> None:
-        """graph_sizes: rows of the decode steps that are captured as graphs, none for none; max_blocks: of a row then;
-        buffers: steps whose columns are on their way to the device before the host has to wait for one."""
+        """graph_sizes: batch sizes of the decode steps that are captured as graphs; max_blocks: of a row in them;
+        buffers: steps whose columns may be on their way to the device before the host waits for one."""
         self._llama = llama
         self._pool = pool
         self._clock = clock
         self._kernels = TorchKernels() if kernels is None else kernels
         self._device = open_device(llama.device, clock) if device is None else device
-        # One seat more than there are: padding and dead rows leave their token there.
+        # One entry more than there are slots: padding and dead rows write their token there.
         self._last_token = torch.zeros(max_num_seqs + 1, dtype=torch.int64, device=llama.device)
-        self._seats = self._unknown_seats()
+        self._slot_tokens = self._empty_slots()
         self._staging = Staging(self._device, buffers)
         self._host = HostPool(pool, swap_blocks, self._device)
-        # One more than are in flight: a result is read after the next step is queued.
+        # One more than steps in flight: a result is read after the next step is queued.
         self._results = [self._device.pinned((max_num_seqs,), torch.int64) for _ in range(MAX_STEPS_IN_FLIGHT + 1)]
         self._submitted = 0
         self._last_end_ns = 0
@@ -75,12 +75,12 @@ class TorchExecutor:
             )
 
     def restart(self) -> None:
-        """The clock begins anew. What is in flight, where a run broke off between two calls, is nobody's any more."""
+        """For a new run: forgets the steps in flight of a run that was interrupted. The clock has started again."""
         self._launched.clear()
         self._last_end_ns = 0
-        self._seats = self._unknown_seats()
+        self._slot_tokens = self._empty_slots()
 
-    def _unknown_seats(self) -> SlotTokens:
+    def _empty_slots(self) -> SlotTokens:
         return SlotTokens(len(self._last_token) - 1, None if self._device.overlaps else self._last_token.numpy())
 
     @torch.inference_mode()
@@ -89,13 +89,13 @@ class TorchExecutor:
         assert len(self._launched) < MAX_STEPS_IN_FLIGHT, "collect a step before the next is submitted"
         main = self._device.main
         begin, end = main.event(timed=True), main.event(timed=True)
-        batch = flatten(plan, self._pool.block_size, self._seats)
+        batch = flatten(plan, self._pool.block_size, self._slot_tokens)
         packed = None if self._graphs is None else self._graphs.pack(batch)
-        begin.record()  # as late as possible: a device that waits for the host is not busy
+        begin.record()  # as late as possible: time in which the device waits for the host is not busy time
         of_samples: IntArray | slice = slice(None)
         bucket_padding = 0
         with self._staging.step() as send:
-            self._host.carry_out(plan, send.now)
+            self._host.queue_moves(plan, send.now)
             if self._graphs is not None and packed is not None:
                 tokens, of_samples = self._graphs.launch(packed, send), batch.sampled
                 bucket_padding = packed.size - packed.rows
@@ -123,22 +123,22 @@ class TorchExecutor:
         )
 
     def _launch_eager(self, batch: Batch, send: Send) -> torch.Tensor:
-        """Queue a step of any mix. Returns its samples' tokens on the device, in row order."""
+        """Queue a step of prompts and decodes. Returns its sampled tokens on the device, in row order."""
         main = self._device.main
-        ids, positions, slots = send(batch.ids), send(batch.positions), send(batch.slots)
+        ids, positions, slot_mapping = send(batch.ids), send(batch.positions), send(batch.slot_mapping)
         attend = self._kernels.prepare(batch.tables, batch.lengths, batch.starts, self._pool.layers[0], send)
         out = main.empty((len(batch.sampled),), torch.int64)
         if len(batch.sampled):
-            sampled, seats, sampling = send(batch.sampled), send(batch.seats), send(batch.sampling)
+            sampled, slots, sampling = send(batch.sampled), send(batch.sample_slots), send(batch.sampling)
         send.go()
-        # Where the host sees every token before it is fed, the ids are all there is to know.
-        tokens = Tokens(ids, positions, slots, attend, self._last_token if self._device.overlaps else None)
+        # Without overlap the host knows every token before it is fed, so no id refers to a slot.
+        tokens = Tokens(ids, positions, slot_mapping, attend, self._last_token if self._device.overlaps else None)
 
         def compute() -> None:
             hidden = self._llama.forward(tokens, self._pool, self._kernels)
             if len(out):
                 logits = self._llama.logits(hidden.index_select(0, sampled), self._kernels)
-                self._last_token.index_copy_(0, seats, self._kernels.sample(logits, sampling, out))
+                self._last_token.index_copy_(0, slots, self._kernels.sample(logits, sampling, out))
 
         main.run(compute)
         return out

@@ -1,14 +1,14 @@
-"""DecodeGraphs: steps in which every row is one token, replayed from CUDA graphs, one per bucket of rows.
+"""DecodeGraphs: steps in which every row is one token, replayed from CUDA graphs, one per batch size.
 
-    rows of the step     1 2 3 ...  max_num_seqs          bucket: the least that holds them
+    rows of the step     1 2 3 ...  max_num_seqs          bucket: the smallest captured size that holds them
     bucket of 4          r r r p                          p: padding row
 
-A padding row has length 0, so it attends to nothing; its KV goes to the dummy block, its token to a seat that is
-nobody's. Everything a graph reads or writes stays where it was when the graph was captured: the columns of a step
-arrive before each replay and behind the one before it, in one copy.
+A padding row has length 0, so it attends to nothing; its KV goes to the dummy block and its token to an entry that no
+slot uses. A graph reads and writes the addresses it was captured with. So a step's columns are copied to them in one
+copy, queued after the previous replay and before this one.
 
-    arrived    | inputs | tables, only as wide as this step needs |
-                             └─► tables, as wide as any
+    arrived    | inputs | tables, as wide as this step needs |
+                             └─► tables, of the greatest width
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from engines.reference.model.llama import Llama, Tokens
 from engines.reference.staging import Send
 from workloads.errors import CbbenchError
 
-IDS, POSITIONS, SLOTS, LENGTHS, SEATS, SAMPLING = range(6)  # rows of `inputs`; the last and those behind it
+IDS, POSITIONS, SLOT_MAPPING, LENGTHS, SLOTS, SAMPLING = range(6)  # rows of `inputs`; SAMPLING and those after it
 
 
 def choose_sizes(
-    asked: bool | None, kernels: Kernels, device: torch.device, max_num_seqs: int
+    wanted: bool | None, kernels: Kernels, device: torch.device, max_num_seqs: int
 ) -> tuple[tuple[int, ...], str]:
-    """(sizes of the graphs, what run.json says of them). asked: None leaves it to us. CbbenchError."""
+    """(captured batch sizes, the reason for run.json). wanted: None means graphs where possible. CbbenchError."""
     if device.type != "cuda":
         reason = f"they need a GPU, and the device is {device.type}"
     elif not kernels.captures:
         reason = f"{kernels.name.split()[0].rstrip(':')} plans each step on the host; attention triton does not"
     else:
         sizes = bucket_sizes(max_num_seqs)
-        return ((), "off: asked for") if asked is False else (sizes, f"on, for up to {max_num_seqs} rows")
-    if asked:
+        return ((), "off: asked for") if wanted is False else (sizes, f"on, for up to {max_num_seqs} rows")
+    if wanted:
         raise CbbenchError("cuda_graphs", reason)
     return (), f"off: {reason}"
 
@@ -61,8 +61,8 @@ def bucket_sizes(max_num_seqs: int) -> tuple[int, ...]:
 class Packed:
     rows: int
     size: int  # of the bucket
-    columns: NDArray[np.uint8]  # what arrives
-    width: int  # blocks of a row that are reached
+    columns: NDArray[np.uint8]  # the bytes that are copied
+    width: int  # table columns of this step
 
 
 class DecodeGraphs:
@@ -77,45 +77,45 @@ class DecodeGraphs:
         max_blocks: int,
         sizes: Sequence[int],
     ) -> None:
-        """Captures a graph per size. last_token: [seats + 1], the last of which is nobody's; max_blocks: of a row."""
+        """Captures a graph per size. last_token: [slots + 1], the last for padding rows; max_blocks: of a row."""
         self._llama, self._pool, self._kernels, self._device = llama, pool, kernels, device
         self._last_token = last_token
         self._sizes = sorted(sizes)
         self._rows = self._sizes[-1]
-        pitch = -(-self._rows // 2) * 2  # every column is aligned to 16 bytes, as Triton likes it
+        pitch = -(-self._rows // 2) * 2  # aligns every column to 16 bytes, for which Triton compiles faster code
         on = pool.layers.device
         self._tables = torch.zeros(self._rows, -(-max_blocks // 16) * 16, dtype=torch.int32, device=on)
         shape = (SAMPLING + sampling.COLUMNS, pitch)
         self._inputs_bytes = math.prod(shape) * torch.int64.itemsize
         self._arrived = torch.zeros(self._inputs_bytes + self._tables.nbytes, dtype=torch.uint8, device=on)
         self._inputs = self._arrived[: self._inputs_bytes].view(torch.int64).view(shape)
-        self._inputs[SEATS] = len(last_token) - 1
+        self._inputs[SLOTS] = len(last_token) - 1
         self.tokens = torch.zeros(self._rows, dtype=torch.int64, device=on)
         lengths = self._inputs[LENGTHS, : self._rows]
         self._attention = kernels.static_decode(self._tables, lengths, pool, llama.config.heads)
-        # Large to small: the memory of the first serves all that follow.
+        # Large to small: later captures reuse the memory of the first.
         self._graphs = {size: device.capture(partial(self._step, size)) for size in reversed(self._sizes)}
 
     def pack(self, batch: Batch) -> Packed | None:
-        """All the host has to compute for a step; None for one that no graph holds."""
+        """The host's part of a step; None where no graph holds the step."""
         rows = len(batch.ids)
         if not batch.all_single or rows > self._rows:
             return None
         tables = reached(batch.tables, batch.lengths, self._pool.block_size)
         columns = np.zeros(self._inputs_bytes + tables.nbytes, dtype=np.uint8)
         inputs = columns[: self._inputs_bytes].view(np.int64).reshape(self._inputs.shape)
-        inputs[SEATS] = len(self._last_token) - 1
+        inputs[SLOTS] = len(self._last_token) - 1
         inputs[IDS, :rows] = batch.ids
         inputs[POSITIONS, :rows] = batch.positions
-        inputs[SLOTS, :rows] = batch.slots
+        inputs[SLOT_MAPPING, :rows] = batch.slot_mapping
         inputs[LENGTHS, :rows] = batch.lengths
-        inputs[SEATS, batch.sampled] = batch.seats
+        inputs[SLOTS, batch.sampled] = batch.sample_slots
         inputs[SAMPLING:, batch.sampled] = batch.sampling
         columns[self._inputs_bytes :].view(np.int32).reshape(tables.shape)[:] = tables
         return Packed(rows, self._sizes[bisect_left(self._sizes, rows)], columns, tables.shape[1])
 
     def launch(self, packed: Packed, send: Send) -> torch.Tensor:
-        """Queue the step. Returns its rows' tokens, on the device; they are there until the next launch runs."""
+        """Queue the step. Returns its rows' tokens, on the device, valid until the next launch runs."""
         rows, width, main = packed.rows, packed.width, self._device.main
         arrived = send.now(packed.columns, self._arrived[: len(packed.columns)])
         tables = arrived[self._inputs_bytes :].view(torch.int32).view(rows, width)
@@ -125,16 +125,16 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def _step(self, size: int) -> None:
-        """What is captured: one token of `size` rows, from embedding to sampled token."""
+        """The captured work: one token of `size` rows, from embedding to sampled token."""
         inputs = self._inputs[:, :size]
         tokens = Tokens(
             ids=inputs[IDS],
             positions=inputs[POSITIONS],
-            slots=inputs[SLOTS],
+            slot_mapping=inputs[SLOT_MAPPING],
             attend=self._attention(size),
             last_token=self._last_token,
         )
         hidden = self._llama.forward(tokens, self._pool, self._kernels)
         out = self.tokens[:size]
         self._kernels.sample(self._llama.logits(hidden, self._kernels), inputs[SAMPLING:], out)
-        self._last_token.index_copy_(0, inputs[SEATS], out)
+        self._last_token.index_copy_(0, inputs[SLOTS], out)

@@ -3,7 +3,7 @@
     pool.layers[l]: [blocks + 1, 2 (K, V), kv_heads, block_size, head_dim]
 
 A block is contiguous, and so is one head's K (or V) in it: gathering the blocks of a sequence head by head is a plain
-copy of such pieces, and gives K as the matrix [positions, head_dim] that a batched product wants. Block 0 is the dummy.
+copy of such pieces, and gives K as the matrix [positions, head_dim] that a batched product takes. Block 0 is the dummy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class KVPool:
         self.block_size = block_size
         self.kv_heads = config.kv_heads
         shape = (config.layers, blocks + 1, 2, config.kv_heads, block_size, config.head_dim)
-        # Zeros, not garbage: a padding query reads the dummy before anybody wrote it.
+        # Zeros: a padding query may read the dummy block before any step has written it.
         self.layers = torch.zeros(shape, dtype=dtype, device=device)
 
     def bytes_per_token(self) -> int:

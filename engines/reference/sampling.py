@@ -1,7 +1,7 @@
 """The next token of each row: greedy, or drawn with temperature, top-k and top-p.
 
 A draw turns one uniform number into a token by inverting the cumulative distribution. The number depends on the
-request's seed and the output's index alone, so neither the neighbours in the batch nor a preemption change a request's
+request's seed and the output's index alone, so neither other rows of the batch nor a preemption change a request's
 tokens.
 """
 
@@ -38,7 +38,7 @@ def columns(samplings: Sequence[Sampling], output_indices: Sequence[int]) -> Int
 def sample(logits: torch.Tensor, columns: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     """logits: [rows, vocab]; columns: int64[5, >= rows], as `columns` makes them; out: int64[rows], which is returned.
 
-    Only rows with a temperature pay for a draw.
+    Only rows with a temperature cost a draw.
     """
     # max, not argmax: the same first maximum, but argmax is four times slower in bfloat16 on a CPU.
     out.copy_(logits.max(dim=-1).indices)

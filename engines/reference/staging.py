@@ -1,13 +1,13 @@
-"""Staging: the host's columns on their way to the device, through a ring of pinned buffers.
+"""Staging: uploads the columns of a step through a ring of pinned buffers.
 
     step     n          n+1        n+2  ── waits for the event of step n ──┐
     buffer   0          1          0                                       │
              write ► copy ► event  ────────────────────────────────────────┘
 
-A buffer has its like on the device, and all columns of a step cross in one copy: each costs the host and the device
-some us, however little it carries. A copy out of pinned memory does not wait, so the host may come round to a buffer
-that the device has not read yet: the event behind the last copy out of a buffer says when it may be written again. What
-is on the device needs no event: it is written where it is read, in `main`.
+Each pinned buffer has a twin on the device. All columns of a step go in one copy, as a copy costs host and device some
+us whatever its size. The copy is asynchronous, so the host may reach a buffer that the device has not read yet: the
+event behind the last copy out of a buffer tells when it may be written again. The twin needs no event: `main` alone
+writes and reads it, in order.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from numpy.typing import NDArray
 from engines.reference.device import Device, Event
 
 ALIGNMENT_BYTES = 64
-FIRST_BYTES = 1 << 20  # a buffer grows to what a step needs
+FIRST_BYTES = 1 << 20  # a buffer grows with the largest step
 
 
 class Send(Protocol):
     """The columns of one step."""
 
     def __call__(self, array: NDArray[Any]) -> torch.Tensor:
-        """Where a copy of the array is, on the device, for what is queued behind `go` and before the step's end."""
+        """The array's copy on the device, valid for work queued after `go` and before the step's end."""
         ...
 
     def go(self) -> None:
-        """Queue the copies of what was given since the last time."""
+        """Queue the copy of the arrays given since the last `go`."""
         ...
 
     def now(self, array: NDArray[Any], into: torch.Tensor | None = None) -> torch.Tensor:
-        """An array by itself, for what is queued from now on; `into`: where, if that is to be chosen."""
+        """Queue the copy of this array at once, for work queued from now on; `into`: its destination on the device."""
         ...
 
 
@@ -64,7 +64,7 @@ class Staging:
 
 
 class _AtOnce:
-    """Host and device are the same memory."""
+    """Host and device memory are the same."""
 
     def __call__(self, array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array)
@@ -81,7 +81,7 @@ _AT_ONCE = _AtOnce()
 class _Buffer:
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._read: Event = device.main.event()  # behind the last copy out of it
+        self._read: Event = device.main.event()  # recorded behind the last copy out of this buffer
         self._allocate(FIRST_BYTES)
 
     def begin(self) -> None:
@@ -113,7 +113,7 @@ class _Buffer:
         return into
 
     def _place(self, array: NDArray[Any]) -> slice:
-        """Write the array into pinned memory. Where it is there, in bytes, and will be on the device."""
+        """Write the array into pinned memory. Returns its byte range there, the same as on the device."""
         if self._used + array.nbytes > len(self._pinned):
             self._grow(array.nbytes)
         part = slice(self._used, self._used + array.nbytes)
@@ -122,7 +122,7 @@ class _Buffer:
         return part
 
     def _grow(self, needed_bytes: int) -> None:
-        """Rare, and then the last time: what is still to be copied out of the old memory is waited for."""
+        """Rare, as the size doubles: waits until the old memory has been copied."""
         self.go()
         self.end()
         self.begin()
@@ -134,5 +134,5 @@ class _Buffer:
 
 
 def _like(array: NDArray[Any], memory: torch.Tensor) -> torch.Tensor:
-    """Bytes as a tensor of the array's type and shape."""
+    """The bytes seen as a tensor of the array's type and shape."""
     return memory.view(torch.from_numpy(np.empty(0, array.dtype)).dtype).view(array.shape)

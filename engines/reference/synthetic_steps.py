@@ -1,4 +1,4 @@
-"""Synthetic warm-up steps: a step of a given shape without requests, to measure its time and memory."""
+"""Synthetic steps: batches of a given shape without real requests, for warm-up and to measure memory and time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engines.scheduling.request import Request
 
 
 def synthetic_step(counts: Sequence[int]) -> StepPlan:
-    """A step of one row per count, each from position 0. It writes to the dummy block only."""
+    """A step with one row per count, each from position 0. It writes to the dummy block only."""
     rows = np.arange(len(counts))
     nothing = np.empty(0, dtype=np.int64)
     return StepPlan(
@@ -31,20 +31,20 @@ def synthetic_step(counts: Sequence[int]) -> StepPlan:
 
 
 def largest_step(max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> list[int]:
-    """Tokens per row of a step that needs the most memory: the whole budget, in max_num_seqs rows."""
+    """Tokens per row of a step that needs the most memory: the whole budget, in `max_num_seqs` rows."""
     counts, left = [], max_num_batched_tokens
-    for others in reversed(range(max_num_seqs)):  # each row that follows gets at least one token
+    for others in reversed(range(max_num_seqs)):  # at least one token for each following row
         counts.append(max(min(left - others, max_model_len), 1))
         left -= counts[-1]
     return counts
 
 
 def warm_up_steps(max_num_seqs: int, prompt_tokens: int, *, every_size: bool = False) -> list[list[int]]:
-    """Tokens per row of steps after which no other step meets anything for the first time: a prompt, a prompt beside a
-    decode, decodes in every seat, one decode.
+    """Tokens per row of the steps that do all one-time work: a prompt, a prompt beside a decode, decodes in every slot,
+    one decode.
 
-    every_size: prompts of any length too. A GPU's library has matrix products of its own for each size, and loads one
-    when it is first asked for.
+    every_size: prompts of every power of two as well. A GPU's library chooses another kernel by size and loads it at
+    its first use.
     """
     sizes = [1 << bit for bit in range(4, (prompt_tokens - 1).bit_length())] if every_size else []
     mixed = [[1, prompt_tokens - 1]] if prompt_tokens > 2 and max_num_seqs > 1 else []

@@ -1,8 +1,8 @@
-"""The parts of a step that differ between backends, one `Kernels` each: oracles that are easy to read, and fast paths.
+"""The parts of a step that differ between backends, one `Kernels` each; `oracles` has them written to be read.
 
 Every backend's attention computes the same thing. Row r has queries q[starts[r]:starts[r+1]], n of them, and its KV is
-positions 0 .. lengths[r]-1 of the blocks tables[r]. Query j sits at position max(lengths[r] - n + j, 0) and sees the
-positions up to its own. Nothing beyond lengths[r] matters, whatever it holds.
+positions 0 .. lengths[r]-1 of the blocks tables[r]. Query j is at position max(lengths[r] - n + j, 0) and sees the
+positions up to its own. Positions from lengths[r] on are never read, or have no effect.
 
 What is the same in every layer of a step is prepared once: prepare(tables, lengths, starts, kv, upload)(q, kv) is
 paged_attention(q, kv, tables, lengths, starts).
@@ -28,16 +28,16 @@ PrepareAttention = Callable[[Tables, IntArray, IntArray, torch.Tensor, Upload], 
 
 
 class Kernels(Protocol):
-    """x: [tokens, d]; eps: of the norms. A `slot` here is block * block_size + offset: a position in the pool."""
+    """x: [tokens, d]; eps: of the norms; slot_mapping: index of a position in the pool, block * block_size + offset"""
 
     @property
     def name(self) -> str:
-        """What run.json calls them."""
+        """Their name in run.json."""
         ...
 
     @property
     def captures(self) -> bool:
-        """Whether a step can do without the host, so that a graph can hold it."""
+        """Whether a step needs no work on the host, so that a CUDA graph can capture it."""
         ...
 
     @property
@@ -48,15 +48,15 @@ class Kernels(Protocol):
     def static_decode(
         self, tables: torch.Tensor, lengths: torch.Tensor, pool: KVPool, heads: int
     ) -> Callable[[int], Attend]:
-        """Attention for rows of one query each, on buffers that stay: int32[rows, blocks] and int64[rows].
+        """Attention for rows of one query, on buffers of fixed address: int32[rows, blocks] and int64[rows].
 
         The result, called with n, prepares a step of the first n rows from what the buffers hold when the step runs; a
         row of length 0 reads nothing and gives 0. Only where `captures`.
         """
         ...
 
-    def places(self, slots: torch.Tensor, pool: KVPool) -> torch.Tensor:
-        """What `rope_and_write` wants to know of where tokens go, once a step. slots: int64[tokens]"""
+    def kv_index(self, slot_mapping: torch.Tensor, pool: KVPool) -> torch.Tensor:
+        """Where `rope_and_write` writes the step's tokens, computed once a step. slot_mapping: int64[tokens]"""
         ...
 
     def embed(
@@ -69,7 +69,8 @@ class Kernels(Protocol):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(the tokens' rows of the embedding, their norm), both [tokens, d].
 
-        ids: int64[tokens]; below 0, where last_token is given: the last token of seat -1 - id. last_token: int64[seats]
+        ids: int64[tokens]; below 0, where last_token is given: the last token of slot -1 - id;
+        last_token: int64[slots + 1]
         """
         ...
 
@@ -85,7 +86,7 @@ class Kernels(Protocol):
         self,
         qkv: torch.Tensor,
         kv: torch.Tensor,
-        places: torch.Tensor,
+        kv_index: torch.Tensor,
         cos: torch.Tensor,
         sin: torch.Tensor,
         q_norm: torch.Tensor | None,

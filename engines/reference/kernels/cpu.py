@@ -1,8 +1,8 @@
 """Paged attention by batched matrix products: gather the blocks, then scores, softmax, values. No loop over rows.
 
 Rows of the same number of queries are computed together, padded to the longest of them. Padding is work, so a run of
-rows is cut where that saves more than another round of calls costs; rows sorted by length cut well. Long rows are first
-cut into pieces of MAX_QUERIES, as positions after a piece's last query need not be looked at.
+rows is split where that saves more than another group of calls costs; rows sorted by length split well. Long rows are
+first cut into pieces of MAX_QUERIES, as a piece reads no positions after its last query.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def paged_attention(q: torch.Tensor, kv: torch.Tensor, groups: list[Group]) -> t
     for g in groups:
         batch, n = g.rows * kv_heads, (g.last - g.first) // g.rows
         keys, values = pieces.index_select(0, g.gather).view(2, batch, -1, head_dim)
-        # A weight of exactly 0 does not hide a NaN that somebody left behind in V.
+        # A weight of exactly 0 does not hide a NaN in what an earlier request left in V.
         values.view(-1, head_dim).index_fill_(0, g.beyond, 0.0)
         by_head = q[g.first : g.last].view(g.rows, n, kv_heads, per_kv_head, head_dim).transpose(1, 2)
         scores = torch.bmm(by_head.reshape(batch, n * per_kv_head, head_dim), keys.transpose(1, 2))
@@ -76,7 +76,7 @@ def paged_attention(q: torch.Tensor, kv: torch.Tensor, groups: list[Group]) -> t
 
 
 def _pieces(tables: Tables, lengths: IntArray, starts: IntArray) -> tuple[Tables, IntArray, IntArray]:
-    """The same rows with none longer than MAX_QUERIES. Each piece ends where its own last query sits."""
+    """The same rows with none longer than MAX_QUERIES. Each piece ends at its own last query."""
     counts = np.diff(starts)
     if counts.max(initial=0) <= MAX_QUERIES:
         return tables, lengths, starts
@@ -89,7 +89,7 @@ def _pieces(tables: Tables, lengths: IntArray, starts: IntArray) -> tuple[Tables
 
 
 def _cuts(lengths: IntArray, begin: int, end: int, queries: int) -> list[tuple[int, int]]:
-    """Split rows begin..end where two groups, each padded to its own longest, save more than a group costs."""
+    """Split rows begin..end where two groups, each padded to its longest row, save more than a group costs."""
     run = lengths[begin:end]
     per_position = 1 + queries / QUERIES_PER_FETCH
     if (len(run) * run.max() - run.sum()) * per_position < GROUP_COST:  # all the padding there is
@@ -108,7 +108,7 @@ def _group(tables: Tables, lengths: IntArray, starts: IntArray, kv: torch.Tensor
     kv_heads, block_size = kv.shape[2:4]
     rows, n = len(lengths), int(starts[1] - starts[0])
     blocks = -(-int(lengths.max()) // block_size)
-    # A table past its row's end may hold anything: read the dummy there, which stays in the cache.
+    # Table entries past a row's end are undefined: read the dummy block there, which stays in the CPU's cache.
     held = np.where(np.arange(blocks) * block_size < lengths[:, None], tables[:, :blocks], 0).astype(np.int64)
     heads = np.arange(2 * kv_heads).reshape(2, 1, kv_heads, 1)
     gather = held[None, :, None, :] * (2 * kv_heads) + heads

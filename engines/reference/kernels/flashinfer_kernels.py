@@ -1,14 +1,14 @@
 """FlashInferKernels: attention by FlashInfer, the rest of a step by Triton. The one module that imports flashinfer.
 
-A layer of our pool is its paged layout "HND" as it stands. Of the tables it wants one list of pages (CSR):
+A layer of our pool already has its layout "HND". It takes the block tables as one list (CSR); it calls blocks pages:
 
     tables   7 2 9 0    lengths  40         indices        7 2 9 5      on the device
     (of 16)  5 0 0 0              3         indptr         0     3 4    on the host, like the others
                                             last_page_len      8 3
     starts   0 30 31                        qo_indptr      0 30 31
 
-It plans on the host, from the lengths, how the work is cut; so no graph can hold such a step. The rows of one query
-in front go to its decode wrapper, the rows behind them to its prefill wrapper.
+It plans each step on the host from the lengths, so no CUDA graph can capture such a step. Rows of one query come
+first and use its decode wrapper; the longer rows use its prefill wrapper.
 """
 
 from __future__ import annotations
@@ -76,16 +76,16 @@ class FlashInferKernels(TritonKernels):
     captures = False
 
     def __init__(self, config: ModelConfig, device: torch.device, max_num_seqs: int, library: Library) -> None:
-        """For a model that `require_shape` lets pass."""
+        """For a model that passed `require_shape`."""
         super().__init__(max_num_seqs)
         self.name = f"flashinfer {library.version}: paged attention, its choice of backend; the rest by triton"
         self._heads = (config.heads, config.kv_heads, config.head_dim)
         workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)  # for one kernel after another
-        # A plan is copied to the device out of its wrapper's pinned memory, and nothing tells when that has been read
-        # but the end of the step: each step in flight has wrappers of its own.
+        # A plan is copied to the device from its wrapper's pinned memory, which may be written again only after the
+        # step's end: each step in flight has wrappers of its own.
         self._turns = cycle(
             [
-                # Tensor cores: the way without them knows few numbers of heads per KV head.
+                # Tensor cores: the kernels without them support few numbers of heads per KV head.
                 (library.decode(workspace, "HND", use_tensor_cores=True), library.prefill(workspace, "HND"))
                 for _ in range(MAX_STEPS_IN_FLIGHT)
             ]
@@ -132,7 +132,7 @@ class _Step:
         self._planned = False
 
     def __call__(self, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
-        if not self._planned:  # by the first layer: on the stream of the step, as a plan is copied there
+        if not self._planned:  # in the first layer, on the step's stream, where the plan is copied
             self._plan()
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         for part in self._parts:
@@ -143,7 +143,10 @@ class _Step:
         try:
             for part in self._parts:
                 part.plan()
-        except (RuntimeError, OSError) as error:  # the first of a kind compiles kernels: no nvcc, or an old one
+        except (
+            RuntimeError,
+            OSError,
+        ) as error:  # the first plan of a kind compiles kernels, which fails without a recent nvcc
             raise CbbenchError(
                 "attention", f"flashinfer cannot plan a step: {_line(error)} (`debug` shows all)"
             ) from error
@@ -151,13 +154,13 @@ class _Step:
 
 
 def split_early(tables: Tables, lengths: IntArray, counts: IntArray) -> tuple[Tables, IntArray, IntArray]:
-    """Rows of no more queries than KV: in a row of more (padding), the first ones see position 0 alone, each as a row.
+    """Splits rows with more queries than KV (padding): each early query, which attends to position 0, becomes a row.
 
-    FlashInfer hides everything from a query before position 0.
+    FlashInfer masks every position for a query before position 0.
     """
     early = np.maximum(counts - lengths, 0)
     row = np.repeat(np.arange(len(counts)), early + 1)
-    last = np.cumsum(early + 1) - 1  # of those that a row became, what is left of it
+    last = np.cumsum(early + 1) - 1  # the last part of each row has the remaining queries
     new_lengths, new_counts = np.ones_like(row), np.ones_like(row)
     new_lengths[last], new_counts[last] = lengths, counts - early
     return tables[row], new_lengths, new_counts
@@ -185,6 +188,6 @@ def indptr(counts: IntArray) -> torch.Tensor:
 
 
 def _line(error: Exception) -> str:
-    """The one that says why; a compiler's stands among many."""
+    """The line with the cause: a compiler prints many."""
     lines = (str(error) or type(error).__name__).splitlines()
     return next((line for line in lines if "error:" in line), lines[0])

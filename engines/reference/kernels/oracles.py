@@ -19,7 +19,7 @@ def embed(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(the tokens' rows of the embedding, their norm), both [tokens, d].
 
-    ids: int64[tokens]; below 0, where last_token is given: the last token of seat -1 - id. last_token: int64[seats]
+    ids: int64[tokens]; below 0, where last_token is given: the last token of slot -1 - id. last_token: int64[slots + 1]
     """
     if last_token is not None:
         ids = torch.where(ids < 0, last_token[(-1 - ids).clamp(min=0)], ids)

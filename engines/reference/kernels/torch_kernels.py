@@ -26,12 +26,12 @@ class TorchKernels:
     ) -> Callable[[int], Attend]:
         raise NotImplementedError("rows are grouped by their lengths, on the host")
 
-    def places(self, slots: torch.Tensor, pool: KVPool) -> torch.Tensor:
+    def kv_index(self, slot_mapping: torch.Tensor, pool: KVPool) -> torch.Tensor:
         """Where the vectors of each token go in a layer seen as [vectors, head_dim]: int64[tokens * 2 * kv_heads]"""
         size, heads = pool.block_size, 2 * pool.kv_heads
-        # (block * heads + head) * size + offset, in few calls: a tiny model's step is little else.
-        first = torch.add(slots, torch.div(slots, size, rounding_mode="floor"), alpha=(heads - 1) * size)
-        return (first[:, None] + torch.arange(0, heads * size, size, device=slots.device)).view(-1)
+        # (block * heads + head) * size + offset, in few calls: in a tiny model's step, calls are most of the time.
+        first = torch.add(slot_mapping, torch.div(slot_mapping, size, rounding_mode="floor"), alpha=(heads - 1) * size)
+        return (first[:, None] + torch.arange(0, heads * size, size, device=slot_mapping.device)).view(-1)
 
     def embed(
         self,
@@ -58,7 +58,7 @@ class TorchKernels:
         self,
         qkv: torch.Tensor,
         kv: torch.Tensor,
-        places: torch.Tensor,
+        kv_index: torch.Tensor,
         cos: torch.Tensor,
         sin: torch.Tensor,
         q_norm: torch.Tensor | None,
@@ -72,7 +72,7 @@ class TorchKernels:
             q.copy_(self.rms_norm(q, q_norm, eps))
             k.copy_(self.rms_norm(k, k_norm, eps))
         rotate_(qkv[:, : heads + kv_heads], cos, sin)
-        write_kv(kv, qkv[:, heads:], places)
+        write_kv(kv, qkv[:, heads:], kv_index)
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         gate, up = gate_up.chunk(2, dim=-1)

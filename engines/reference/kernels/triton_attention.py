@@ -39,16 +39,16 @@ class EagerStep:
         upload: Upload,
         usual_rows: int = 1,
     ) -> None:
-        """usual_rows: the scratch is for at least so many, as its size is part of a kernel: one program, not many."""
-        # A row of one query further behind is a chunk of length 1: slower, and right.
+        """usual_rows: least rows of the scratch, whose size is a compile-time constant: a fixed one avoids compiling."""
+        # A row of one query after longer rows is computed as a chunk of length 1: slower, but correct.
         longer = np.flatnonzero(np.diff(starts) != 1)
         self._decodes = n = int(longer[0]) if len(longer) else len(lengths)
         self._chunks = len(lengths) - n
         self._rows = max(n, usual_rows)
         self._items = int((-(-lengths[:n] // SPLIT)).sum())
-        self._splits: DecodeSplits | None = None  # the first layer allocates it, for all
+        self._splits: DecodeSplits | None = None  # allocated by the first layer, used by all
         tables = reached(tables, lengths, block_size)
-        # The two parts apart: a slice of one buffer may not be aligned, which to Triton is another program.
+        # Two uploads: a slice of one buffer may not be aligned, for which Triton compiles another kernel.
         if n:
             self._tables, self._lengths = upload(tables[:n]), upload(lengths[:n].astype(np.int32))
         if self._chunks:

@@ -12,17 +12,17 @@ Row r reads KV positions 0 .. lengths[r]-1, cut into splits of equal size; a spl
              A row of one item is finished here.
     merge    program (row, head) merges the partials of a row of several items, and writes 0 for a row of none.
 
-What that buys:
-- A row is summed in the same order whatever its neighbours are: the size of a split is fixed, not their number.
+Properties:
+- The order of a row's sums does not depend on other rows: the size of a split is fixed, not the number of splits.
 - The launch does not depend on lengths, so a CUDA graph can hold it; and it does not grow with the longest context
-  either: a grid (rows, heads, max splits) at 128k context is mostly programs that find nothing to do.
+  either: most programs of a grid (rows, heads, max splits) at 128k context would have no work.
 - An empty split cannot exist (-inf - -inf = NaN in the merge), nor a program that stores a stale partial.
 - The scratch is as large as the pool needs (`DecodeSplits.capacity`), not rows x longest context.
 
 The query heads of one KV head share a tile of 16 rows, so KV is read once and tensor cores do the products. A group of
 1 takes the same path: 15 idle rows are idle products, and the step waits for memory. Masked loads hide K and V past the
-end, as 0 times somebody's old NaN is NaN. Page numbers become int64 before they are multiplied: a layer of 2**31
-elements exists.
+end, as 0 times a stale NaN is NaN. Block ids become int64 before they are multiplied: a layer may have 2**31
+elements.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import torch
 from engines.reference.kernels._triton import launched, tl, triton, wait
 
 SPLIT = 256  # positions per item; a multiple of TILE
-TILE = 64  # positions per iteration, whatever the block size: pages are gathered. Half of it in float32
+TILE = 64  # positions per iteration, whatever the block size: blocks are gathered. Half of it in float32
 STAGES = 3  # two tiles in flight
 PROGRAMS_PER_SM = 3  # what fits in shared memory side by side at head size 128 on sm_90
 WARPS = 4
@@ -45,7 +45,7 @@ MERGE = 8  # partials merged per iteration, all of them on their way before the 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What no result depends on but in rounding. benchmarks/gpu_check.py tries others than these."""
+    """Parameters that change speed and rounding only. benchmarks/gpu_check.py tries others."""
 
     split: int = SPLIT
     tile: int = TILE
@@ -63,7 +63,7 @@ class DecodeSplits:
     """The items of a step and room for their partial results. Allocated once; graphs hold its addresses.
 
     capacity: most items in a step. rows + pool positions / SPLIT is enough as long as rows share no blocks. Where it is
-    not, the splits of the step are doubled until they fit: still right, but no longer independent of the neighbours.
+    not, the splits of the step are doubled until they fit: still right, but rounding then depends on other rows.
     """
 
     rows: int
@@ -224,7 +224,7 @@ def _attend(
             at = (page.to(tl.int64) * kv_block + (position % BLOCK_SIZE) * kv_offset)[:, None] + d[None, :]
             key = tl.load(keys + at, mask=valid[:, None], other=0.0)
             value = tl.load(keys + kv_value + at, mask=valid[:, None], other=0.0)
-            # The next tile's pages, an iteration early. Loaded where they are used, they would be a stage of the
+            # The next tile's block ids, an iteration early. Loaded where they are used, they would be a stage of the
             # compiler's pipeline, and leave K and V half of its depth: one tile in flight instead of two.
             position += TILE
             page = tl.load(table + position // BLOCK_SIZE, mask=position < end, other=0)

@@ -1,6 +1,6 @@
 """The elementwise parts of a layer, one kernel each: they read and write everything once, and save launches.
 
-Signatures and meaning are those of `torch_fused`, the oracle. Arithmetic is float32 from load to store.
+Signatures and meaning are those of `oracles`. Arithmetic is float32 from load to store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def embed(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(the tokens' rows of the embedding, their norm), both [tokens, d].
 
-    ids: int64[tokens]; below 0, where last_token is given: the last token of seat -1 - id. last_token: int64[seats]
+    ids: int64[tokens]; below 0, where last_token is given: the last token of slot -1 - id. last_token: int64[slots + 1]
     """
     tokens, d = len(ids), embedding.shape[1]
     x = torch.empty(tokens, d, dtype=embedding.dtype, device=embedding.device)
@@ -117,7 +117,7 @@ def _embed(
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     real = at < d
-    gain = tl.load(weight + at, mask=real, other=0.0)  # on its way while the row is looked for
+    gain = tl.load(weight + at, mask=real, other=0.0)  # loads while the row's id is read
     own = tl.load(ids + token)
     if last_token is not None:
         own = tl.where(own < 0, tl.load(last_token + (-1 - own), mask=own < 0, other=0), own)
@@ -139,7 +139,7 @@ def _rms_norm(
     row = tl.load(x + token * x_row + at, mask=real, other=0.0).to(tl.float32)
     if residual is not None:
         row += tl.load(residual + token * residual_row + at, mask=real, other=0.0).to(tl.float32)
-        # Norm what the next layer will see, not what was before rounding: so does the oracle.
+        # The norm is of the rounded sum, which the next layer reads: so does the oracle.
         rounded = row.to(residual.dtype.element_ty)
         tl.store(residual + token * residual_row + at, rounded, mask=real)
         row = rounded.to(tl.float32)
@@ -186,10 +186,10 @@ def _rope_and_write(
     at_k = qkv + token * qkv_token + (KV_HEADS * GROUP + head) * qkv_head + half
     at_v = at_k + KV_HEADS * qkv_head
 
-    # All loads before the first store: none may pass one, and each that has to wait for its turn is time.
+    # All loads before the first store: a load is not moved across a store, so a later one would cost a round trip.
     slot = tl.load(slots + token).to(tl.int64)  # before the product: block * stride passes 2**31 in a large pool
     at_cos, at_sin = cos + token * cos_token + half, sin + token * sin_token + half
-    # Twice, and for q as often as there are heads: spread over the threads by hand they would wait for one another.
+    # Loaded twice, and for q once a head: spread over the threads by hand they would need barriers.
     q_cos = tl.load(tl.broadcast_to(at_cos[None, :], [G, HALF])).to(tl.float32)
     q_sin = tl.load(tl.broadcast_to(at_sin[None, :], [G, HALF])).to(tl.float32)
     k_cos = tl.load(at_cos).to(tl.float32)
@@ -211,7 +211,7 @@ def _rope_and_write(
 
     tl.store(at_q, (q_a * q_cos - q_b * q_sin).to(qkv.dtype.element_ty), mask=real)
     tl.store(at_q + HALF, (q_b * q_cos + q_a * q_sin).to(qkv.dtype.element_ty), mask=real)
-    if slot < 0:  # as an index this would be the end of the pool, which is somebody's
+    if slot < 0:  # as an index this would be at the end of the pool, in a request's block
         return
     at_kv = kv + (slot // BLOCK_SIZE) * kv_block + head * kv_head + (slot % BLOCK_SIZE) * kv_offset + half
     tl.store(at_kv, (k_a * k_cos - k_b * k_sin).to(kv.dtype.element_ty))

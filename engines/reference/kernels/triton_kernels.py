@@ -1,4 +1,4 @@
-"""TritonKernels: a step on a GPU, by the paged, split-KV attention and the fused kernels of the modules beside this."""
+"""TritonKernels: a step on a GPU, by paged split-KV attention and fused kernels."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class TritonKernels:
     captures = True
 
     def __init__(self, max_num_seqs: int, *, early: bool = False) -> None:
-        """max_num_seqs: rows that are launched most of the time; more are right too. early: a layer's kernels take
-        their places while those in front of them still end (compute capability 9.0)."""
+        """max_num_seqs: the usual largest number of rows; more are computed correctly too. early: a layer's kernels
+        start while the previous ones still end (compute capability 9.0)."""
         self._rows = max_num_seqs
         self._early = early
         self._tuning = replace(SHIPPED, early=early)
@@ -43,8 +43,8 @@ class TritonKernels:
 
         return step
 
-    def places(self, slots: torch.Tensor, pool: KVPool) -> torch.Tensor:
-        return slots
+    def kv_index(self, slot_mapping: torch.Tensor, pool: KVPool) -> torch.Tensor:
+        return slot_mapping
 
     def embed(
         self,
@@ -68,14 +68,14 @@ class TritonKernels:
         self,
         qkv: torch.Tensor,
         kv: torch.Tensor,
-        places: torch.Tensor,
+        kv_index: torch.Tensor,
         cos: torch.Tensor,
         sin: torch.Tensor,
         q_norm: torch.Tensor | None,
         k_norm: torch.Tensor | None,
         eps: float,
     ) -> None:
-        triton_fused.rope_and_write(qkv, kv, places, cos, sin, q_norm, k_norm, eps, self._early)
+        triton_fused.rope_and_write(qkv, kv, kv_index, cos, sin, q_norm, k_norm, eps, self._early)
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         return triton_fused.silu_mul(gate_up, early=self._early)

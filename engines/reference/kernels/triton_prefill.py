@@ -1,6 +1,6 @@
 """Paged attention for rows of many queries: chunks of a prompt over what is already in the pool, prefix hits included.
 
-Queries of all rows lie flat, row r at starts[r] .. starts[r + 1] - 1. A program takes one *tile* of QUERIES neighbours
+Queries of all rows lie flat, row r at starts[r] .. starts[r + 1] - 1. A program takes one *tile* of QUERIES adjacent
 of one row, with the query heads of one KV head:
 
     starts      0              5      8                   a row's first tile is number  starts[r] // QUERIES + r:
@@ -11,7 +11,7 @@ of one row, with the query heads of one KV head:
     tile row m  is query m // GROUP of the tile, head m % GROUP of the group
     a query at position p reads KV positions 0 .. p; a tile stops after its last query's
 
-The last tiles of a row read the most KV and are launched first. Hiding, int64 offsets and pages: see triton_decode.
+The last tiles of a row read the most KV and are launched first. Masks, int64 offsets and blocks: see triton_decode.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from engines.reference.kernels._triton import tl, triton
 
 @dataclass(frozen=True)
 class Tiling:
-    """What no result depends on but in rounding."""
+    """Parameters that change speed and rounding only."""
 
     rows: int  # queries times heads of a tile
     tile: int  # positions per iteration

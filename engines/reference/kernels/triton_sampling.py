@@ -38,7 +38,7 @@ def sample(logits: torch.Tensor, columns: torch.Tensor, out: torch.Tensor | None
     return out
 
 
-@triton.jit(do_not_specialize=["column"])  # the number of rows is not worth a program of its own
+@triton.jit(do_not_specialize=["column"])  # no kernel is specialised for the number of rows
 def _sample(out, logits, columns, vocab, logits_row, column, BITS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     x = logits + row * logits_row
@@ -64,7 +64,7 @@ def _sample(out, logits, columns, vocab, logits_row, column, BITS: tl.constexpr,
             token = _draw_sorted(x, vocab, best, sharpness, u, top_k, top_p, BITS, BLOCK)
         else:
             token = _draw(x, vocab, best, sharpness, u, BLOCK)
-    # Logits that are all -inf or NaN have no right answer, but the next step's embedding wants a token that exists.
+    # Logits that are all -inf or NaN have no right answer, but the next step's embedding needs a valid token id.
     tl.store(out + row, tl.minimum(token, vocab - 1).to(tl.int64))
 
 

@@ -77,7 +77,7 @@ def gguf_name(name: str) -> str:
 
 
 def halves_from_pairs(weight: NDArray[np.float32], head_dim: int) -> NDArray[np.float32]:
-    """Undo the row order of llama files: they rotate neighbours (0, 1), (2, 3), ...; we rotate halves (0, d/2), ...
+    """Undo the row order of llama files: they rotate pairs (0, 1), (2, 3), ...; we rotate halves (0, d/2), ...
 
     weight: [heads * head_dim] or [heads * head_dim, d_model]
     """
@@ -149,7 +149,7 @@ def _reader(path: Path) -> gguf.GGUFReader:
     except OSError as error:
         raise CbbenchError("model", f"{path}: {error.strerror or 'cannot be read'}") from None
     except Exception:
-        # The package trusts the file: a cut or scrambled one ends in whatever error comes first.
+        # The package does not check the file: a truncated or damaged one raises any kind of error.
         raise CbbenchError("model", f"{path}: broken or truncated GGUF file") from None
 
 

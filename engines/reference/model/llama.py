@@ -19,13 +19,13 @@ TORCH = TorchKernels()
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens of one step, flat, and where their KV is. [tokens] unless said otherwise."""
+    """The tokens of one step, flat, and where their KV is. [tokens] unless noted."""
 
-    ids: torch.Tensor  # below 0, where last_token is given: -1 - seat, the token that was sampled for that seat last
+    ids: torch.Tensor  # below 0, where last_token is given: -1 - slot, for the token sampled last in that slot
     positions: torch.Tensor
-    slots: torch.Tensor  # where their own KV goes: block * block_size + offset
-    attend: Attend  # what they attend to
-    last_token: torch.Tensor | None = None  # [seats]
+    slot_mapping: torch.Tensor  # where their KV is written: block * block_size + offset
+    attend: Attend
+    last_token: torch.Tensor | None = None  # [slots + 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +61,17 @@ class Llama:
         eps = self.config.eps
         x, normed = kernels.embed(tokens.ids, tokens.last_token, self.embedding, self.layers[0].attention_norm, eps)
         rotation = self.rotation(tokens.positions)
-        places = kernels.places(tokens.slots, pool)
+        kv_index = kernels.kv_index(tokens.slot_mapping, pool)
         next_norms = [*(layer.attention_norm for layer in self.layers[1:]), None]
         for layer, kv, next_norm in zip(self.layers, pool.layers, next_norms, strict=True):
-            attended = self._attend(layer, normed, rotation, places, tokens.attend, kv, kernels)
+            attended = self._attend(layer, normed, rotation, kv_index, tokens.attend, kv, kernels)
             x, normed = kernels.project_and_norm(layer.o, attended, x, layer.mlp_norm, eps)
             gated = kernels.silu_mul(layer.gate_up(normed))
-            if next_norm is None:  # the last norm is only for the tokens that sample: see `logits`
+            if next_norm is None:  # `logits` applies the last norm, to the sampled tokens alone
                 x = layer.down(gated, residual=x)
             else:
                 x, normed = kernels.project_and_norm(layer.down, gated, x, next_norm, eps)
-            del attended, gated  # memory that the next layer takes up again while it is in the cache
+            del attended, gated  # the next layer reuses the memory while it is in the cache
         return x
 
     def _attend(
@@ -79,7 +79,7 @@ class Llama:
         layer: Layer,
         normed: torch.Tensor,
         rotation: tuple[torch.Tensor, torch.Tensor],
-        places: torch.Tensor,
+        kv_index: torch.Tensor,
         attend: Attend,
         kv: torch.Tensor,
         kernels: Kernels,
@@ -87,11 +87,11 @@ class Llama:
         """[tokens, d_model] -> [tokens, heads * head_dim], before the projection"""
         c = self.config
         qkv = layer.qkv(normed).view(-1, c.heads + 2 * c.kv_heads, c.head_dim)
-        kernels.rope_and_write(qkv, kv, places, *rotation, layer.q_norm, layer.k_norm, c.eps)
+        kernels.rope_and_write(qkv, kv, kv_index, *rotation, layer.q_norm, layer.k_norm, c.eps)
         return attend(qkv[:, : c.heads], kv).flatten(1)
 
     def logits(self, hidden: torch.Tensor, kernels: Kernels = TORCH) -> torch.Tensor:
-        """[rows, d_model] -> [rows, vocab]. Give it only the rows that sample: the head is the widest matrix of all."""
+        """[rows, d_model] -> [rows, vocab]. Pass only the sampled rows: the head is the largest matrix."""
         return self.head(kernels.rms_norm(hidden, self.norm, self.config.eps))
 
     def rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,7 +127,7 @@ def _rotations(config: ModelConfig, device: torch.device) -> torch.Tensor:
 
 
 def rope_frequencies(config: ModelConfig) -> torch.Tensor:
-    """float32[head_dim / 2], radians per position: theta ** (-2i / head_dim), slowed where the model says so."""
+    """float32[head_dim / 2], radians per position: theta ** (-2i / head_dim), over `rope_divisors`, if any."""
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
     frequencies = 1.0 / config.rope_theta**exponents
     return frequencies / torch.tensor(config.rope_divisors) if config.rope_divisors else frequencies

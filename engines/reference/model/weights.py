@@ -13,7 +13,7 @@ from engines.reference.model.config import SHAPES, SMOLLM2_FILE, SMOLLM2_PACKAGE
 from engines.reference.model.llama import Llama
 from workloads.errors import CbbenchError
 
-SMALL_MODEL_PARAMETERS = 5_000_000  # below this, a second thread costs more than it computes
+SMALL_MODEL_PARAMETERS = 5_000_000  # below this, a second thread costs more time than it saves
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 

@@ -25,35 +25,35 @@ def decoding(index: int, prompt: list[int], outputs: list[int], how: Sampling = 
     return one
 
 
-def step(seats: SlotTokens, *rows: Row) -> Batch:
-    return flatten(step_plan(rows, TABLES), BLOCK_SIZE, seats)
+def step(slot_tokens: SlotTokens, *rows: Row) -> Batch:
+    return flatten(step_plan(rows, TABLES), BLOCK_SIZE, slot_tokens)
 
 
 def test_a_decode_is_fed_the_token_of_its_seat_by_name() -> None:
-    seats = SlotTokens(2)
+    slot_tokens = SlotTokens(2)
     one, other = request(0, FIRST, 20), request(1, SECOND, 20)
-    prompts = step(seats, Row(one, 1, 0, 5), Row(other, 0, 0, 3))
+    prompts = step(slot_tokens, Row(one, 1, 0, 5), Row(other, 0, 0, 3))
     assert sorted(prompts.ids) == sorted(FIRST + SECOND)
     for at in range(3):
-        batch = step(seats, Row(one, 1, 5 + at, 1), Row(other, 0, 3 + at, 1))
+        batch = step(slot_tokens, Row(one, 1, 5 + at, 1), Row(other, 0, 3 + at, 1))
         fed = dict(zip(batch.positions.tolist(), batch.ids.tolist(), strict=True))
         assert fed == {5 + at: -2, 3 + at: -1}
 
 
 def test_where_the_host_can_read_the_token_it_is_fed_itself() -> None:
     tokens = np.array([70, 71], dtype=np.int64)
-    seats = SlotTokens(2, tokens)
+    slot_tokens = SlotTokens(2, tokens)
     one = request(0, FIRST, 20)
-    step(seats, Row(one, 1, 0, 5))
+    step(slot_tokens, Row(one, 1, 0, 5))
     tokens[1] = 99
-    assert step(seats, Row(one, 1, 5, 1)).ids.tolist() == [99]
+    assert step(slot_tokens, Row(one, 1, 5, 1)).ids.tolist() == [99]
 
 
 def test_who_comes_into_a_seat_at_its_last_ones_position_is_fed_its_own_token() -> None:
     """As one that was swapped out does, and came back to another seat."""
-    seats = SlotTokens(2)
-    step(seats, Row(request(0, FIRST, 20), 0, 0, 5))
-    assert step(seats, Row(decoding(1, SECOND, [31, 32, 33]), 0, 5, 1)).ids.tolist() == [33]
+    slot_tokens = SlotTokens(2)
+    step(slot_tokens, Row(request(0, FIRST, 20), 0, 0, 5))
+    assert step(slot_tokens, Row(decoding(1, SECOND, [31, 32, 33]), 0, 5, 1)).ids.tolist() == [33]
 
 
 def test_a_token_that_the_host_has_not_seen_is_taken_from_the_seat() -> None:
@@ -62,29 +62,29 @@ def test_a_token_that_the_host_has_not_seen_is_taken_from_the_seat() -> None:
 
 
 def test_what_is_computed_again_is_fed_from_the_host() -> None:
-    seats = SlotTokens(2)
+    slot_tokens = SlotTokens(2)
     one = request(0, FIRST, 20)
-    step(seats, Row(one, 0, 0, 5))
-    assert step(seats, Row(one, 0, 2, 1, samples=False)).ids.tolist() == [13]
-    assert step(seats, Row(one, 0, 0, 3, samples=False)).ids.tolist() == [11, 12, 13]
+    step(slot_tokens, Row(one, 0, 0, 5))
+    assert step(slot_tokens, Row(one, 0, 2, 1, samples=False)).ids.tolist() == [13]
+    assert step(slot_tokens, Row(one, 0, 0, 3, samples=False)).ids.tolist() == [11, 12, 13]
 
 
 def test_a_row_of_padding_alone_feeds_no_token_of_its_seat() -> None:
-    seats = SlotTokens(2)
+    slot_tokens = SlotTokens(2)
     one, other = request(0, FIRST, 20), request(1, SECOND, 20)
-    step(seats, Row(one, 0, 0, 5), Row(other, 1, 0, 3))
-    batch = step(seats, Row(other, 1, 3, 1), Row(one, 0, 5, 0, padding=2, samples=False))
+    step(slot_tokens, Row(one, 0, 0, 5), Row(other, 1, 0, 3))
+    batch = step(slot_tokens, Row(other, 1, 3, 1), Row(one, 0, 5, 0, padding=2, samples=False))
     assert batch.ids.tolist() == [-2, 0, 0]
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_sampling_columns_are_those_of_who_sits_there(order: tuple[int, int]) -> None:
-    seats = SlotTokens(2)
-    step(seats, Row(request(5, SECOND, 20), 0, 0, 3), Row(request(6, SECOND, 20), 1, 0, 3))
+    slot_tokens = SlotTokens(2)
+    step(slot_tokens, Row(request(5, SECOND, 20), 0, 0, 3), Row(request(6, SECOND, 20), 1, 0, 3))
     one, other = decoding(0, FIRST, [31, 32], HOT), decoding(1, SECOND, [], Sampling(seed=8))
     for outputs in (2, 3):
         rows = [Row(one, 0, 4 + outputs, 1), Row(other, 1, outputs, 1)]
-        batch = step(seats, *(rows[i] for i in order))
+        batch = step(slot_tokens, *(rows[i] for i in order))
         expected = sampling.columns([HOT, Sampling(seed=8)], [outputs, outputs - 2])
         assert batch.sampling.flags.c_contiguous, "the kernel reads a column's rows side by side"
         assert batch.sampling.tolist() == expected[:, order].tolist()

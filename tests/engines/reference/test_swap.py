@@ -50,7 +50,7 @@ def test_a_block_is_reused_only_behind_its_copy(eager_side: bool) -> None:
 
     def step(out: list[tuple[int, int]], back: list[tuple[int, int]], written: list[int]) -> None:
         with staging.step() as send:
-            host.carry_out(_moves(out, back), send.now)
+            host.queue_moves(_moves(out, back), send.now)
         device.main.run(lambda: pool.layers.index_fill_(1, torch.tensor(written, dtype=torch.int64), float("nan")))
 
     step([(2, 1), (5, 0)], [], written=[2, 5])
@@ -69,10 +69,10 @@ def test_blocks_come_back_bit_equal_elsewhere_and_touch_no_other() -> None:
     pool.layers.copy_(torch.randn(pool.layers.shape))
     before = pool.layers.clone()
     host = HostPool(pool, 3, CpuDevice(VirtualClock()))
-    host.carry_out(_moves([(2, 1), (5, 0)], []), torch.from_numpy)
+    host.queue_moves(_moves([(2, 1), (5, 0)], []), torch.from_numpy)
     assert torch.equal(pool.layers, before)
     pool.layers[:, [2, 5]] = torch.nan  # somebody else writes there
-    host.carry_out(_moves([], [(0, 3), (1, 5)]), torch.from_numpy)
+    host.queue_moves(_moves([], [(0, 3), (1, 5)]), torch.from_numpy)
     assert torch.equal(pool.layers[:, 3], before[:, 5])
     assert torch.equal(pool.layers[:, 5], before[:, 2])
     assert torch.equal(pool.layers[:, [0, 1, 4, 6]], before[:, [0, 1, 4, 6]])
@@ -83,10 +83,10 @@ def test_a_plan_may_hand_a_leaving_block_to_one_that_arrives() -> None:
     pool.layers.copy_(torch.randn(pool.layers.shape))
     before = pool.layers.clone()
     host = HostPool(pool, 2, CpuDevice(VirtualClock()))
-    host.carry_out(_moves([(1, 0)], []), torch.from_numpy)
-    host.carry_out(_moves([(2, 1)], [(0, 2)]), torch.from_numpy)
+    host.queue_moves(_moves([(1, 0)], []), torch.from_numpy)
+    host.queue_moves(_moves([(2, 1)], [(0, 2)]), torch.from_numpy)
     assert torch.equal(pool.layers[:, 2], before[:, 1])
-    host.carry_out(_moves([], [(1, 3)]), torch.from_numpy)
+    host.queue_moves(_moves([], [(1, 3)]), torch.from_numpy)
     assert torch.equal(pool.layers[:, 3], before[:, 2])
 
 
@@ -100,8 +100,8 @@ def test_pinned_memory_is_taken_in_pieces_that_waste_little() -> None:
     host = HostPool(pool, 33, device, piece_bytes=4 * block_bytes)
     assert device.pinned_bytes == 33 * block_bytes
     upload = torch.from_numpy
-    host.carry_out(_moves([(1 + i, i) for i in range(33)], []), upload)
-    host.carry_out(_moves([], [(i, 33 - i) for i in range(33)]), upload)
+    host.queue_moves(_moves([(1 + i, i) for i in range(33)], []), upload)
+    host.queue_moves(_moves([], [(i, 33 - i) for i in range(33)]), upload)
     device.main.synchronize()
     device.side.synchronize()
     assert torch.equal(pool.layers[:, 1:], before[:, 1:].flip(1))
@@ -128,9 +128,9 @@ def test_no_more_is_on_its_way_than_there_is_room_for() -> None:
             self.run(crossing.pop)
 
     device.main, device.side = Counting(device), Counting(device)
-    host.carry_out(_moves([(1 + i, i) for i in range(33)], []), torch.from_numpy)
+    host.queue_moves(_moves([(1 + i, i) for i in range(33)], []), torch.from_numpy)
     assert max(most) == 8
-    host.carry_out(_moves([], [(i, 33 - i) for i in range(33)]), torch.from_numpy)
+    host.queue_moves(_moves([], [(i, 33 - i) for i in range(33)]), torch.from_numpy)
     device.main.synchronize()
     device.side.synchronize()
     assert torch.equal(pool.layers[:, 1:], before[:, 1:].flip(1))
