@@ -1,4 +1,4 @@
-"""Python's garbage collection where a pause would be taken for the system's own slowness."""
+"""Keeps pauses of Python's garbage collection out of measurements."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def light_garbage_collection() -> Iterator[None]:
-    """Leaves everything loaded so far out of collections until the block ends.
+    """Excludes all objects that exist now from collections until the block ends.
 
-    A full collection looks at every object there is: with torch loaded that stops all threads for a tenth of a second.
-    One of what a run adds is hardly felt.
+    A full collection visits every object: with torch loaded it stops all threads for a tenth of a second. Collecting
+    the objects of a run alone takes little time.
     """
     gc.collect()
     gc.freeze()

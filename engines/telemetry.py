@@ -1,10 +1,10 @@
-"""What a GPU says of itself while it works: NVIDIA's management library (NVML), read four times a second.
+"""The state of a GPU during a run: NVIDIA's management library (NVML), read four times a second.
 
 A reading takes 0.1 to a few ms and waits for a lock of the driver, while an engine has less than 0.1 ms between two
-steps. So a thread of its own reads (ctypes lets the others run meanwhile), and a signal takes the newest reading.
+steps. So a thread of its own reads (ctypes releases the interpreter lock), and a signal takes the newest reading.
 
-This is the one module that imports pynvml (nvidia-ml-py, in the `gpu` extra). Where it or the driver is missing there
-is no GPU to ask: `open_gpus` is empty. Where the driver does not tell one of the numbers, that one is None.
+Only this module imports pynvml (nvidia-ml-py, in the `gpu` extra). Without it, or without a driver, `open_gpus` returns
+an empty list. A value that the driver does not support is None.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import msgspec
 from engines.base import GpuSample
 
 PERIOD_S = 0.25
-STALE_NS = 1_000_000_000  # a reading older than this says nothing about now
+STALE_NS = 1_000_000_000  # an older reading is not used
 
-# What makes a GPU slower than it could be, by NVML's bits. Idling and clocks chosen by somebody are not among them.
+# NVML's bits for why clocks are reduced. Idling and clocks set by an administrator are left out.
 SLOWED_BY = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -36,7 +36,7 @@ SLOWED_BY = {
 
 
 class GpuInfo(msgspec.Struct, frozen=True):
-    """What does not change during a run."""
+    """Constant during a run."""
 
     index: int
     name: str | None
@@ -50,50 +50,50 @@ class GpuInfo(msgspec.Struct, frozen=True):
 
 
 class Gpu:
-    """One device. `nvml` is the module pynvml, or what stands in for it."""
+    """One device. nvml: the module pynvml, or a fake of it."""
 
     def __init__(self, nvml: Any, index: int) -> None:
-        """Raises nvml.NVMLError where there is no such device."""
+        """nvml.NVMLError where there is no such device."""
         self._nvml = nvml
         self._index = index
         self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
     def info(self) -> GpuInfo:
         n, handle = self._nvml, self._handle
-        cuda = self._ask(n.nvmlSystemGetCudaDriverVersion)
-        limit_mw = self._ask(n.nvmlDeviceGetEnforcedPowerLimit, handle)
-        memory = self._ask(n.nvmlDeviceGetMemoryInfo, handle)
+        cuda = self._query(n.nvmlSystemGetCudaDriverVersion)
+        limit_mw = self._query(n.nvmlDeviceGetEnforcedPowerLimit, handle)
+        memory = self._query(n.nvmlDeviceGetMemoryInfo, handle)
         return GpuInfo(
             index=self._index,
-            name=self._ask(n.nvmlDeviceGetName, handle),
-            uuid=self._ask(n.nvmlDeviceGetUUID, handle),
-            driver=self._ask(n.nvmlSystemGetDriverVersion),
+            name=self._query(n.nvmlDeviceGetName, handle),
+            uuid=self._query(n.nvmlDeviceGetUUID, handle),
+            driver=self._query(n.nvmlSystemGetDriverVersion),
             cuda=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
             memory_total_bytes=None if memory is None else int(memory.total),
-            sm_clock_max_mhz=self._ask(n.nvmlDeviceGetMaxClockInfo, handle, n.NVML_CLOCK_SM),
-            memory_clock_max_mhz=self._ask(n.nvmlDeviceGetMaxClockInfo, handle, n.NVML_CLOCK_MEM),
+            sm_clock_max_mhz=self._query(n.nvmlDeviceGetMaxClockInfo, handle, n.NVML_CLOCK_SM),
+            memory_clock_max_mhz=self._query(n.nvmlDeviceGetMaxClockInfo, handle, n.NVML_CLOCK_MEM),
             power_limit_w=None if limit_mw is None else limit_mw / 1e3,
         )
 
     def read(self) -> GpuSample | None:
-        """None where the device says nothing at all, as one does that has fallen off the bus."""
+        """None where no value can be read, as of a device that has fallen off the bus."""
         n, handle = self._nvml, self._handle
-        rates = self._ask(n.nvmlDeviceGetUtilizationRates, handle)
-        memory = self._ask(n.nvmlDeviceGetMemoryInfo, handle)
-        power_mw = self._ask(n.nvmlDeviceGetPowerUsage, handle)
-        reasons = self._ask(n.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+        rates = self._query(n.nvmlDeviceGetUtilizationRates, handle)
+        memory = self._query(n.nvmlDeviceGetMemoryInfo, handle)
+        power_mw = self._query(n.nvmlDeviceGetPowerUsage, handle)
+        reasons = self._query(n.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
         sample = GpuSample(
             utilization=None if rates is None else rates.gpu / 100,
             memory_used_bytes=None if memory is None else int(memory.used),
-            sm_clock_mhz=self._ask(n.nvmlDeviceGetClockInfo, handle, n.NVML_CLOCK_SM),
-            memory_clock_mhz=self._ask(n.nvmlDeviceGetClockInfo, handle, n.NVML_CLOCK_MEM),
+            sm_clock_mhz=self._query(n.nvmlDeviceGetClockInfo, handle, n.NVML_CLOCK_SM),
+            memory_clock_mhz=self._query(n.nvmlDeviceGetClockInfo, handle, n.NVML_CLOCK_MEM),
             power_w=None if power_mw is None else power_mw / 1e3,
-            temperature_c=self._ask(n.nvmlDeviceGetTemperature, handle, n.NVML_TEMPERATURE_GPU),
+            temperature_c=self._query(n.nvmlDeviceGetTemperature, handle, n.NVML_TEMPERATURE_GPU),
             slowed_by=None if reasons is None else tuple(name for bit, name in SLOWED_BY.items() if reasons & bit),
         )
         return None if sample == GpuSample() else sample
 
-    def _ask(self, question: Callable[..., Any], *about: Any) -> Any:
+    def _query(self, question: Callable[..., Any], *about: Any) -> Any:
         try:
             return question(*about)
         except self._nvml.NVMLError:
@@ -101,7 +101,7 @@ class Gpu:
 
 
 def open_gpus(driver: Any = None) -> list[Gpu]:
-    """All of this machine; none without the package, the driver or a device. What is opened stays so until we end."""
+    """All GPUs of this machine; none without the package, the driver or a device. NVML stays open."""
     nvml = driver or _pynvml()
     if nvml is None:
         return []
@@ -123,8 +123,8 @@ def _pynvml() -> Any:
 def first_visible(gpus: list[Gpu], environment: Mapping[str, str] = os.environ) -> Gpu | None:
     """The device that CUDA calls 0: the first of CUDA_VISIBLE_DEVICES, an index or (the beginning of) a UUID.
 
-    NVML counts by bus, CUDA by speed unless CUDA_DEVICE_ORDER=PCI_BUS_ID: on a machine of unlike GPUs, name a UUID.
-    None where there is none; a slice of a GPU (MIG) has no numbers of its own.
+    NVML counts by bus, CUDA by speed unless CUDA_DEVICE_ORDER=PCI_BUS_ID: on a machine with different GPUs, set a UUID.
+    None where there is no such device, or it is a slice of a GPU (MIG), which has no telemetry.
     """
     wanted = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     if wanted.isdigit():
@@ -149,7 +149,7 @@ class Telemetry:
         return self._gpu is not None
 
     def latest(self) -> GpuSample | None:
-        """None: no GPU, or nothing heard from it for a second."""
+        """None: no GPU, or no reading for a second."""
         latest = self._latest
         return latest[1] if latest is not None and time.monotonic_ns() - latest[0] < STALE_NS else None
 

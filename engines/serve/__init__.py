@@ -1,1 +1,1 @@
-"""The reference engine behind the OpenAI API: HTTP on one thread, the engine on another, and an inbox between them."""
+"""The reference engine behind the OpenAI API: HTTP on one thread, the engine on another, an inbox between them."""

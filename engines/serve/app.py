@@ -37,19 +37,19 @@ from engines.tokenizers.model_text import ModelText
 
 BODY_BYTES = 64 << 20  # a prompt of a million token ids fits
 CLIENT_GONE = 499  # nginx's
-SHORT_CHARACTERS = 4096  # up to here, turning text into tokens takes less than a millisecond
+SHORT_CHARACTERS = 4096  # up to here, tokenising takes less than a millisecond
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What the API says of the model."""
+    """The served model, as the API describes it."""
 
     name: str
     vocab: int
     max_model_len: int
-    kv_tokens: int  # positions the whole KV pool holds
+    kv_tokens: int  # positions in the whole KV pool
 
 
 def make_app(api: Api) -> web.Application:
@@ -70,7 +70,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         problem = refusal
     except web.HTTPException as error:
         problem = ApiError(error.status, f"{request.method} {request.path}: {error.reason}")
-    except ConnectionError:  # the client has gone: this is read by nobody, and raised it would be logged as ours
+    except ConnectionError:  # the client disconnected: no response is read, and raising would log it as our error
         return web.Response(status=CLIENT_GONE)
     except Exception:
         traceback.print_exc(file=sys.stderr)
@@ -99,8 +99,8 @@ class Api:
             "object": "model",
             "created": self._started_s,
             "owned_by": "cbbench",
-            "max_model_len": self._served.max_model_len,  # as vLLM has it
-            "vocab_size": self._served.vocab,  # ours: ids below it are taken
+            "max_model_len": self._served.max_model_len,  # as in vLLM
+            "vocab_size": self._served.vocab,  # of cbbench: valid token ids are below it
         }
         return _json({"object": "list", "data": [model]})
 
@@ -110,9 +110,9 @@ class Api:
         prompt = single_prompt(body.prompt)
         if isinstance(prompt, str):
             prompt = await self._tokens(prompt, raw=True)
-        asked = generation_request(body, prompt, body.max_tokens or COMPLETION_TOKENS)
-        answer = ApiResponse("completions", self._served.name, asked.include_usage)
-        return await self._answer(request, body, asked, answer, arrived_ns)
+        generation = generation_request(body, prompt, body.max_tokens or COMPLETION_TOKENS)
+        objects = ApiResponse("completions", self._served.name, generation.include_usage)
+        return await self._respond(request, body, generation, objects, arrived_ns)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         arrived_ns = self._engine.now_ns()
@@ -125,29 +125,29 @@ class Api:
             raise ApiError(400, str(error), param="messages") from None
         prompt = await self._tokens(rendered, raw=False)
         room = min(self._served.max_model_len, self._served.kv_tokens + 1) - len(prompt)
-        asked = generation_request(body, prompt, body.max_completion_tokens or body.max_tokens or max(room, 1))
-        answer = ApiResponse("chat", self._served.name, asked.include_usage)
-        return await self._answer(request, body, asked, answer, arrived_ns)
+        generation = generation_request(body, prompt, body.max_completion_tokens or body.max_tokens or max(room, 1))
+        objects = ApiResponse("chat", self._served.name, generation.include_usage)
+        return await self._respond(request, body, generation, objects, arrived_ns)
 
     async def _tokens(self, text: str, *, raw: bool) -> list[int]:
         if len(text) <= SHORT_CHARACTERS:
             return self._text.tokenizer.encode(text, raw=raw)
         return await asyncio.to_thread(self._text.tokenizer.encode, text, raw=raw)
 
-    async def _answer(
-        self, http: web.Request, body: ApiRequest, asked: GenerationRequest, answer: ApiResponse, arrived_ns: int
+    async def _respond(
+        self, http: web.Request, body: ApiRequest, generation: GenerationRequest, objects: ApiResponse, arrived_ns: int
     ) -> web.StreamResponse:
-        self._check(body, asked)
-        text = Detokenizer(self._text.tokenizer.token_bytes, asked.stops, asked.min_tokens)
-        async with self._opened(asked, arrived_ns) as stream:
-            if asked.stream:
-                return await _streamed(http, stream, text, answer)
-            shown = "".join([piece async for piece in _pieces(stream, text)])
-            used = usage(len(asked.prompt), text.output_tokens)
-            return _json(answer.whole(shown, _finish_reason(stream, text), used))
+        self._check(body, generation)
+        detokenizer = Detokenizer(self._text.tokenizer.token_bytes, generation.stops, generation.min_tokens)
+        async with self._opened(generation, arrived_ns) as stream:
+            if generation.stream:
+                return await _streamed(http, stream, detokenizer, objects)
+            shown = "".join([piece async for piece in _pieces(stream, detokenizer)])
+            used = usage(len(generation.prompt), detokenizer.output_tokens)
+            return _json(objects.whole(shown, _finish_reason(stream, detokenizer), used))
 
-    def _check(self, body: ApiRequest, asked: GenerationRequest) -> None:
-        name, prompt = self._served.name, asked.prompt
+    def _check(self, body: ApiRequest, generation: GenerationRequest) -> None:
+        name, prompt = self._served.name, generation.prompt
         if body.model is not None and body.model != name:
             text = f"model: {body.model!r} is not served here, {name!r} is"
             raise ApiError(404, text, param="model", code="model_not_found")
@@ -159,20 +159,20 @@ class Api:
             raise ApiError(503, "the server is shutting down")
 
     @asynccontextmanager
-    async def _opened(self, asked: GenerationRequest, arrived_ns: int) -> AsyncIterator[TokenStream]:
-        """The engine works on it until the block is left, however that happens: also when the client has gone."""
+    async def _opened(self, generation: GenerationRequest, arrived_ns: int) -> AsyncIterator[TokenStream]:
+        """The engine runs the request until the block is left, also when the client disconnects."""
         request = Request(
             next(self._indices),
-            len(asked.prompt),
-            asked.max_tokens,
-            prompt=np.array(asked.prompt, dtype=np.int32),
-            tenant=asked.tenant,
-            priority=asked.priority,
+            len(generation.prompt),
+            generation.max_tokens,
+            prompt=np.array(generation.prompt, dtype=np.int32),
+            tenant=generation.tenant,
+            priority=generation.priority,
             scheduled_ns=arrived_ns,
             sent_ns=arrived_ns,
-            ignore_eos=asked.ignore_eos,
-            min_output_tokens=asked.min_tokens,
-            sampling=asked.sampling,
+            ignore_eos=generation.ignore_eos,
+            min_output_tokens=generation.min_tokens,
+            sampling=generation.sampling,
         )
         stream = self._engine.open(request)
         try:
@@ -182,22 +182,22 @@ class Api:
 
 
 async def _streamed(
-    http: web.Request, stream: TokenStream, text: Detokenizer, answer: ApiResponse
+    http: web.Request, stream: TokenStream, detokenizer: Detokenizer, objects: ApiResponse
 ) -> web.StreamResponse:
-    """Headers go out with the first token: a request that is rejected before it gets its status code."""
+    """Headers go out with the first token, so a request rejected before that gets an error status."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
 
     async def write(events: bytes) -> None:
         if not response.prepared:
             await response.prepare(http)
-            events = answer.opening() + events
+            events = objects.opening() + events
         await response.write(events)
 
     try:
-        async for piece in _pieces(stream, text):
-            await write(answer.piece(piece))
-        used = usage(stream.request.prompt_tokens, text.output_tokens)
-        await write(answer.finish(_finish_reason(stream, text)) + answer.closing(used))
+        async for piece in _pieces(stream, detokenizer):
+            await write(objects.piece(piece))
+        used = usage(stream.request.prompt_tokens, detokenizer.output_tokens)
+        await write(objects.finish(_finish_reason(stream, detokenizer)) + objects.closing(used))
     except ApiError as refusal:
         if not response.prepared:
             raise
@@ -206,33 +206,33 @@ async def _streamed(
     return response
 
 
-async def _pieces(stream: TokenStream, text: Detokenizer) -> AsyncIterator[str]:
-    """The answer's text as it comes, a piece for each time there were tokens, even if it is empty.
+async def _pieces(stream: TokenStream, detokenizer: Detokenizer) -> AsyncIterator[str]:
+    """The output text as it arrives: one piece, possibly empty, each time tokens arrive.
 
-    Raises ApiError where the engine gave up on the request.
+    ApiError where the engine rejected or aborted the request.
     """
-    while not (stream.ended or text.stopped):
-        tokens = await stream.news()
-        piece = _pushed(text, tokens)
-        if stream.ended and not text.stopped:
-            piece += text.end()
+    while not (stream.ended or detokenizer.stopped):
+        tokens = await stream.wait_tokens()
+        piece = _push_all(detokenizer, tokens)
+        if stream.ended and not detokenizer.stopped:
+            piece += detokenizer.end()
         if tokens or piece:
             yield piece
-    if not text.stopped:
+    if not detokenizer.stopped:
         _raise_if_failed(stream)
 
 
-def _pushed(text: Detokenizer, tokens: Sequence[int]) -> str:
+def _push_all(detokenizer: Detokenizer, tokens: Sequence[int]) -> str:
     shown = ""
     for token in tokens:
-        shown += text.push(token)
-        if text.stopped:
+        shown += detokenizer.push(token)
+        if detokenizer.stopped:
             break
     return shown
 
 
-def _finish_reason(stream: TokenStream, text: Detokenizer) -> str:
-    return "stop" if text.stopped else str(stream.request.finish_reason)
+def _finish_reason(stream: TokenStream, detokenizer: Detokenizer) -> str:
+    return "stop" if detokenizer.stopped else str(stream.request.finish_reason)
 
 
 def _raise_if_failed(stream: TokenStream) -> None:
@@ -240,7 +240,9 @@ def _raise_if_failed(stream: TokenStream) -> None:
     if reason in ("stop", "length"):
         return
     if reason == "rejected" and stream.refused:
-        raise ApiError(400, f"this can never run here: {error}", param="max_tokens", code="context_length_exceeded")
+        raise ApiError(
+            400, f"the request can never run here: {error}", param="max_tokens", code="context_length_exceeded"
+        )
     if reason == "rejected":
         raise ApiError(429, f"rejected under load: {error}", code="rate_limit_exceeded")
     if reason == "aborted":

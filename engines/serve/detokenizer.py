@@ -1,4 +1,4 @@
-"""Text: tokens in, text out, one token at a time. Never half a character, and never a stop string."""
+"""Detokenizer: tokens to text, one token at a time; never half a character, never a stop string."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 
 
 class Detokenizer:
-    """The text of one answer as it grows."""
+    """The text of one response as it grows."""
 
     def __init__(self, token_bytes: Callable[[int], bytes], stops: Sequence[str] = (), min_tokens: int = 0) -> None:
-        """min_tokens: text of the tokens before it is not searched for stop strings."""
+        """min_tokens: the text of earlier tokens is not searched for stop strings."""
         self._token_bytes = token_bytes
         self._stops = stops
         self._min_tokens = min_tokens
-        # Holds back at most the three bytes that may begin a character; what can never become one is U+FFFD at once.
+        # Holds back at most three bytes that may begin a character; invalid bytes become U+FFFD at once.
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._held = ""  # may be the beginning of a stop string
         self.output_tokens = 0
-        self.stopped = False  # a stop string was found: it and all behind it is cut off
+        self.stopped = False  # a stop string was found: the text ends before it
 
     def push(self, token: int) -> str:
-        """The text that can be shown now; it may be none."""
+        """The text that can be sent now; it may be empty."""
         self.output_tokens += 1
         fresh = self._decode(self._token_bytes(token))
         if not self._stops or self.output_tokens < self._min_tokens:
@@ -29,7 +29,7 @@ class Detokenizer:
         return self._search(self._held + fresh)
 
     def end(self) -> str:
-        """The text held back, as no more tokens come. A character that was never completed is U+FFFD."""
+        """No more tokens come: the text held back. An incomplete character becomes U+FFFD."""
         rest, self._held = self._held + self._decode(b"", True), ""
         return rest
 

@@ -1,10 +1,10 @@
-"""EngineThread: the one thread that owns scheduler and executor, and what the event loop's thread may ask of it.
+"""EngineThread: the thread that owns scheduler and executor. Inbox and TokenStream connect it to the event loop.
 
-      event loop's thread                                    engine's thread
-    open, cancel ────────► Inbox ─── poll, before each step ──────►  drive
-    TokenStream.push  ◄──────── call_soon_threadsafe(Step), once a step ──  take
+      event loop's thread                                          engine's thread
+    open, cancel ─────────────► Inbox ─── poll, before each step ──────► drive
+    TokenStream.push  ◄──────── call_soon_threadsafe(StepUpdate), once a step
 
-Neither ever waits for the other: the engine leaves its news behind and goes on.
+Neither thread waits for the other.
 """
 
 from __future__ import annotations
@@ -28,36 +28,38 @@ NEVER_NS = 2**63 - 1
 class Load:
     running: int = 0
     waiting: int = 0
-    kv_usage: float = 0.0  # share of the KV blocks in use or promised
+    kv_usage: float = 0.0  # share of the KV blocks in use or reserved
 
 
 @dataclass(slots=True)
-class Step:
+class StepUpdate:
     """What a step, an abort or a rejection changed."""
 
     at_ns: int
     tokens: list[tuple[TokenStream, int]]
     ended: list[TokenStream]
     load: Load
-    seated: list[TokenStream]  # that got their first seat
-    seated_ns: int = 0  # when they did
+    admitted: list[TokenStream]  # for the first time
+    admitted_ns: int = 0
     preempted: int = 0
-    prefix_hit_tokens: int = 0  # of their prompts, not computed
+    prefix_hit_tokens: int = 0  # of the admitted prompts, taken from the prefix cache
 
 
 @dataclass(slots=True)
 class _State:
-    """The engine thread's own."""
+    """Used by the engine's thread alone."""
 
     streams: dict[int, TokenStream] = field(default_factory=dict)  # of unfinished requests
     load: Load = field(default_factory=Load)
 
 
 class EngineThread:
-    """Everything public is for the event loop's thread."""
+    """Runs the engine. Its public methods are called on the event loop's thread."""
 
-    def __init__(self, runtime: Runtime, clock: WallClock, *, kv_blocks: int, on_step: Callable[[Step], None]) -> None:
-        """clock: the runtime's. on_step: called on the event loop's thread, before the streams hear of the step."""
+    def __init__(
+        self, runtime: Runtime, clock: WallClock, *, kv_blocks: int, on_step: Callable[[StepUpdate], None]
+    ) -> None:
+        """clock: the runtime's. on_step: called on the event loop's thread, before the streams get the tokens."""
         self._runtime = runtime
         self._clock = clock
         self._kv_blocks = kv_blocks
@@ -71,7 +73,9 @@ class EngineThread:
     def start(self) -> None:
         """On the running event loop."""
         self._loop = asyncio.get_running_loop()
-        self.done: asyncio.Future[BaseException | None] = self._loop.create_future()  # what the engine died of
+        self.done: asyncio.Future[BaseException | None] = (
+            self._loop.create_future()
+        )  # the error that ended the engine, if any
         threading.Thread(target=self._run, name="engine", daemon=True).start()
 
     @property
@@ -79,7 +83,7 @@ class EngineThread:
         return not self.draining and not self.done.done()
 
     def now_ns(self) -> int:
-        """The clock of every time in a request."""
+        """By the clock of all times in a Request."""
         return self._clock.now_ns()
 
     def open(self, request: Request) -> TokenStream:
@@ -89,13 +93,13 @@ class EngineThread:
         return stream
 
     def cancel(self, stream: TokenStream) -> None:
-        """Nobody reads it any more. Seat and blocks are free before the next step, if it has not ended already."""
+        """Abort the request, unless it has ended: its slot and blocks are free before the next step."""
         if stream in self._open:
             self._open.discard(stream)
             self._inbox.abort(stream.request.index)
 
     async def stop(self, drain_s: float) -> None:
-        """Take nothing new, let what runs end for `drain_s`, then abort it."""
+        """Take no new requests, let running ones end for `drain_s`, then abort them."""
         self.draining = True
         self._inbox.close()
         await asyncio.wait([self.done], timeout=drain_s)
@@ -103,11 +107,11 @@ class EngineThread:
         await self.done
 
     def hurry(self) -> None:
-        """Abort what runs, now."""
+        """Abort all running requests now."""
         self._stopping.set()
         self._inbox.close()
 
-    def _publish(self, step: Step) -> None:
+    def _publish(self, step: StepUpdate) -> None:
         self._on_step(step)
         for stream, token in step.tokens:
             stream.last_ns = step.at_ns
@@ -122,7 +126,7 @@ class EngineThread:
             stream.end()
         self._open.clear()
 
-    # -- the engine's thread -------------------------------------------------------------------------------------
+    # -- on the engine's thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
         error: BaseException | None = None
@@ -138,7 +142,7 @@ class EngineThread:
 
     def _take(self, outcome: Outcome, now_ns: int) -> None:
         state, row = self._state, outcome.ledger_row
-        seated = self._seated(row)
+        admitted = self._admitted(row)
         tokens = []
         for request in outcome.delivered:
             stream = state.streams[request.index]
@@ -154,33 +158,36 @@ class EngineThread:
             state.load = Load()
         elif row is None and not ended:
             return
-        step = Step(now_ns, tokens, ended, state.load, seated)
+        step = StepUpdate(now_ns, tokens, ended, state.load, admitted)
         if row is not None:
-            step.seated_ns = int(row["now_ns"])
+            step.admitted_ns = int(row["now_ns"])
             step.preempted = int(row["preempted"])
             step.prefix_hit_tokens = int(row["prefix_hit_tokens"])
         self._loop.call_soon_threadsafe(self._publish, step)
 
-    def _seated(self, row: NDArray[np.void] | None) -> list[TokenStream]:
-        """Those whose first seat is of the row's step."""
+    def _admitted(self, row: NDArray[np.void] | None) -> list[TokenStream]:
+        """The streams whose requests were admitted for the first time in the row's step."""
         if row is None or not row["admitted"]:
             return []
-        return [stream for stream in self._state.streams.values() if _first_seat(stream.request) == row["step"]]
+        return [stream for stream in self._state.streams.values() if _first_admission(stream.request) == row["step"]]
 
 
-def _first_seat(request: Request) -> int:
-    """The step that gave it its first seat, 0 if none has yet."""
+def _first_admission(request: Request) -> int:
+    """The step that admitted the request first; 0 if none has yet."""
     return request.stints[0].admitted if request.stints else request.seated_step
 
 
 class TokenStream:
-    """Made and read on the event loop's thread; of it, the engine's thread only touches `request`, until it ends."""
+    """The tokens of one request on their way from the engine to an HTTP handler.
+
+    Made and read on the event loop's thread. The engine's thread touches `request` alone, until it ends.
+    """
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.last_ns: int | None = None  # when the newest token came
+        self.last_ns: int | None = None  # when the newest token arrived
         self.ended = False
-        self.refused = False  # at the door: what it asks for can never run here
+        self.refused = False  # at submission: the request can never run here
         self._tokens: list[int] = []
         self._changed = asyncio.Event()
 
@@ -192,10 +199,10 @@ class TokenStream:
         self.ended = True
         self._changed.set()
 
-    async def news(self) -> list[int]:
-        """Waits for something to happen. The tokens that came since the last time; see `ended` for whether more will.
+    async def wait_tokens(self) -> list[int]:
+        """Wait for a change. Returns the tokens since the last call; `ended` says whether more will come.
 
-        Several tokens at once mean that the reader was slower than the engine, which waits for nobody.
+        Several tokens at once mean that the reader was slower than the engine, which never waits for it.
         """
         await self._changed.wait()
         self._changed.clear()
@@ -204,8 +211,10 @@ class TokenStream:
 
 
 class Inbox:
+    """A Source: requests arrive on the event loop's thread and are polled before each step."""
+
     def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` ends the wait of an engine that has nothing to do."""
+        """wake: ends the wait of an idle engine."""
         self._wake = wake
         self._lock = threading.Lock()
         self._new: list[TokenStream] = []
@@ -218,30 +227,30 @@ class Inbox:
         self._wake()
 
     def abort(self, index: int) -> None:
-        """The engine drops the request before it plans another step. Ended already: nothing happens."""
+        """The engine drops the request before it plans another step. No effect if it has ended."""
         with self._lock:
             self._aborted.append(index)
         self._wake()
 
     def close(self) -> None:
-        """Nothing new will come."""
+        """No more requests will come."""
         with self._lock:
             self._closed = True
         self._wake()
 
     def poll(self, now_ns: int) -> tuple[list[TokenStream], list[int]]:
-        """What came since the last time, and the indices to abort. One that came and went in between is in both."""
+        """(new requests, indices to abort) since the last poll. A request that was cancelled meanwhile is in both."""
         with self._lock:
             new, self._new = self._new, []
             aborted, self._aborted = self._aborted, []
         return new, aborted
 
     def next_due_ns(self) -> int:
-        """Nothing comes by the passing of time: whoever puts something in wakes the engine."""
+        """No request is scheduled ahead: `put` wakes the engine."""
         return NEVER_NS
 
     def completed(self, index: int, now_ns: int) -> None:
-        """Whoever asked is told through the stream."""
+        """The stream carries the end of a request."""
 
     @property
     def exhausted(self) -> bool:

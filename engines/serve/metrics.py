@@ -1,4 +1,4 @@
-"""/metrics: what the engine does, under vLLM's names, so that dashboards made for vLLM work.
+"""/metrics: the engine's state under vLLM's names, so that dashboards for vLLM work.
 
 Only this module imports prometheus_client. All of it runs on the event loop's thread.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from engines.serve.engine import Step, TokenStream
+from engines.serve.engine import StepUpdate, TokenStream
 
 # vLLM's own buckets, in seconds.
 TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640)
@@ -21,7 +21,7 @@ REASONS = {"stop": "stop", "length": "length", "aborted": "abort"}  # ours: vLLM
 
 class Metrics:
     def __init__(self, model: str, *, prefix_caching: bool = False) -> None:
-        """Without a prefix cache, none is asked, so its counters stay at 0."""
+        """Without prefix caching the counters of the prefix cache stay at 0."""
         self._prefix_caching = prefix_caching
         self._registry = CollectorRegistry()
         labels = {"model_name": model, "engine": "0"}
@@ -36,31 +36,33 @@ class Metrics:
             made = Histogram(f"vllm:{name}", text, list(labels), registry=self._registry, buckets=buckets_s)
             return made.labels(**labels)
 
-        self._running = gauge("num_requests_running", "Requests with a seat in the batch.")
-        self._waiting = gauge("num_requests_waiting", "Requests waiting for a seat.")
-        self._kv_usage = gauge("kv_cache_usage_perc", "Share of the KV blocks in use or promised. 1 means all.")
-        self._preemptions = counter("num_preemptions", "Requests that lost their seat for want of KV blocks.")
-        self._prefix_queries = counter("prefix_cache_queries", "Prompt tokens that the prefix cache was asked for.")
-        self._prefix_hits = counter("prefix_cache_hits", "Of these, tokens that it held.")
+        self._running = gauge("num_requests_running", "Requests in the batch.")
+        self._waiting = gauge("num_requests_waiting", "Requests waiting for a slot.")
+        self._kv_usage = gauge("kv_cache_usage_perc", "Share of the KV blocks in use or reserved. 1 means all.")
+        self._preemptions = counter("num_preemptions", "Preemptions: running requests that went back to waiting.")
+        self._prefix_queries = counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
+        self._prefix_hits = counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.")
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens of the requests that got their first token.")
         self._generation_tokens = counter("generation_tokens", "Output tokens.")
         self._ttft = histogram("time_to_first_token_seconds", "From the request's arrival to its first token.", TTFT_S)
         self._itl = histogram("inter_token_latency_seconds", "Between two tokens of a request.", ITL_S)
-        self._queue = histogram("request_queue_time_seconds", "From the request's arrival to its first seat.", QUEUE_S)
+        self._queue = histogram(
+            "request_queue_time_seconds", "From the request's arrival to its first admission.", QUEUE_S
+        )
         self._e2e = histogram("e2e_request_latency_seconds", "From the request's arrival to its end.", E2E_S)
         ended = Counter("vllm:request_success", "Requests that ended, by reason.", [*labels, "finished_reason"],
                         registry=self._registry)  # fmt: skip
         self._ended = {reason: ended.labels(**labels, finished_reason=name) for reason, name in REASONS.items()}
 
-    def take(self, step: Step) -> None:
+    def take(self, step: StepUpdate) -> None:
         self._running.set(step.load.running)
         self._waiting.set(step.load.waiting)
         self._kv_usage.set(step.load.kv_usage)
         self._preemptions.inc(step.preempted)
-        for stream in step.seated:
-            self._queue.observe((step.seated_ns - stream.request.sent_ns) / 1e9)
+        for stream in step.admitted:
+            self._queue.observe((step.admitted_ns - stream.request.sent_ns) / 1e9)
         if self._prefix_caching:
-            self._prefix_queries.inc(sum(stream.request.prompt_tokens for stream in step.seated))
+            self._prefix_queries.inc(sum(stream.request.prompt_tokens for stream in step.admitted))
             self._prefix_hits.inc(step.prefix_hit_tokens)
         self._generation_tokens.inc(len(step.tokens))
         for stream, _ in step.tokens:

@@ -25,7 +25,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields of both endpoints; null means not given. Fields that are not here are let pass, except those refused."""
+    """Fields of both endpoints; null means not given. Unknown fields are ignored."""
 
     model: str | None = None
     max_tokens: AtLeast1 | None = None
@@ -41,7 +41,7 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None = None
     user: str | None = None
 
-    # What would change the answer, and is not done here: only the value that changes nothing is taken.
+    # Not supported, and they would change the output: only a value that has no effect is accepted.
     n: int | None = None
     best_of: int | None = None
     echo: bool | None = None
@@ -58,8 +58,8 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
     response_format: dict[str, Any] | None = None
 
 
-_HARMLESS = {"n": 1, "best_of": 1, "repetition_penalty": 1, "response_format": {"type": "text"}}
-_NOT_DONE = ApiRequest.__struct_fields__[ApiRequest.__struct_fields__.index("n") :]
+_NO_EFFECT = {"n": 1, "best_of": 1, "repetition_penalty": 1, "response_format": {"type": "text"}}
+_UNSUPPORTED = ApiRequest.__struct_fields__[ApiRequest.__struct_fields__.index("n") :]
 
 
 class CompletionRequest(ApiRequest, frozen=True, kw_only=True):
@@ -73,6 +73,8 @@ class ChatRequest(ApiRequest, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class GenerationRequest:
+    """A validated request of either endpoint, with its defaults filled in."""
+
     prompt: Sequence[int]
     max_tokens: int
     min_tokens: int
@@ -95,9 +97,9 @@ def decode(raw: bytes, kind: type[AnyRequest]) -> AnyRequest:
         raise _api_error(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, f"the body is not JSON: {error}") from None
-    for field in _NOT_DONE:
+    for field in _UNSUPPORTED:
         value = getattr(body, field)
-        if value and value != _HARMLESS.get(field):
+        if value and value != _NO_EFFECT.get(field):
             raise ApiError(400, f"{field}: not supported by this server", param=field, code="unsupported_parameter")
     return body
 
@@ -152,8 +154,10 @@ def single_prompt(prompt: str | list[Any]) -> str | list[int]:
 
 
 class ApiError(Exception):
+    """An error response, in the shape of the OpenAI API's errors."""
+
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        """param: the field of the request that is to blame, if one is."""
+        """param: the field of the request at fault, if any."""
         super().__init__(message)
         self.status = status
         self.message = message

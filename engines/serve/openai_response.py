@@ -1,4 +1,4 @@
-"""The objects of the OpenAI API: a whole answer, the chunks of a stream, and how many tokens it took."""
+"""ApiResponse: the response objects of the OpenAI API, whole or as the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def usage(prompt_tokens: int, completion_tokens: int) -> Json:
 
 @dataclass(frozen=True)
 class ApiResponse:
-    """The objects of one answer of one of the two endpoints."""
+    """Builds the objects of one response of one endpoint."""
 
     api: Literal["completions", "chat"]
     model: str
@@ -37,11 +37,11 @@ class ApiResponse:
     def whole(self, text: str, finish_reason: str, used: Json) -> Json:
         chat = self.api == "chat"
         content: Json = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-        answer = self._object("chat.completion" if chat else "text_completion", _choice(content, finish_reason))
-        return answer | {"usage": used}
+        response = self._object("chat.completion" if chat else "text_completion", _choice(content, finish_reason))
+        return response | {"usage": used}
 
     def opening(self) -> bytes:
-        """A chat's stream says who speaks before anything is said."""
+        """The first chunk of a chat stream names the role."""
         return self._chunk({"delta": {"role": "assistant", "content": ""}}) if self.api == "chat" else b""
 
     def piece(self, text: str) -> bytes:
@@ -51,7 +51,7 @@ class ApiResponse:
         return self._chunk({"delta": {}} if self.api == "chat" else {"text": ""}, finish_reason)
 
     def closing(self, used: Json) -> bytes:
-        """What ends a stream: what it took, if that was asked for, and the mark of its end."""
+        """The end of a stream: the usage, if requested, and [DONE]."""
         chunk = self._object(self._chunk_kind) | {"usage": used}
         return event(chunk) + DONE if self.include_usage else DONE
 

@@ -1,4 +1,4 @@
-"""serve: from a socket that is bound to the last stream's end."""
+"""Server: from a bound socket to the end of the last stream. reference_server: one over the reference engine."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from workloads.errors import CbbenchError, ExitCode
 if TYPE_CHECKING:
     from engines.reference.model.weights import LoadedModel
 
-GRACE_S = 2.0  # for handlers to write their last words, once the engine has ended
+GRACE_S = 2.0  # for handlers to end their responses, once the engine has ended
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that is ours but does not listen yet: whether the port is free is known before the model is loaded."""
+    """A socket bound to the address but not listening, so that a port in use is an error before the model is loaded."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, OverflowError) as error:
@@ -52,15 +52,15 @@ class Server:
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
-        """End in good order; called once more, end at once. On the event loop's thread."""
+        """Stop and drain; a second call aborts. On the event loop's thread."""
         if self._stop.is_set():
             self.engine.hurry()
         self._stop.set()
 
     async def run(self, bound: socket.socket, drain_s: float, ready: Callable[[], None] = lambda: None) -> None:
-        """Serve until `stop`, then let what runs end for `drain_s`. CbbenchError where the engine dies.
+        """Serve until `stop`, then let running requests end for `drain_s`. CbbenchError where the engine dies.
 
-        ready: called when the first request may come.
+        ready: called when the server accepts requests.
         """
         with light_garbage_collection():
             await self._run(bound, drain_s, ready)
@@ -70,7 +70,7 @@ class Server:
         runner = web.AppRunner(
             make_app(self._api),
             access_log=None,
-            handler_cancellation=True,  # a handler ends when its client goes, even if it has nothing to write
+            handler_cancellation=True,  # a handler ends when its client disconnects, even while it writes nothing
             shutdown_timeout=GRACE_S,
         )
         await runner.setup()

@@ -1,4 +1,4 @@
-"""ChatTemplate: the model's own Jinja template, which makes of a chat's messages the prompt it was trained on."""
+"""ChatTemplate: the model's Jinja template, which renders the messages of a chat into a prompt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jinja2
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-# For models that come without one, such as random weights.
+# For models without a template, such as random weights.
 PLAIN = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
@@ -19,13 +19,13 @@ PLAIN = (
 
 
 class TemplateError(Exception):
-    """The template refuses these messages, or is broken."""
+    """The messages are invalid, the template refuses them, or the template is broken."""
 
 
 class ChatTemplate:
     def __init__(self, source: str, special: Mapping[str, str] | None = None) -> None:
-        """special: `bos_token`, `eos_token` and the like, which templates name."""
-        # As transformers runs them: a template comes with a downloaded file, hence the sandbox.
+        """special: the text of `bos_token`, `eos_token` and others, which templates refer to."""
+        # As in transformers. The sandbox is needed because a template comes with a downloaded file.
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         environment.filters["tojson"] = _to_json
         environment.globals |= {"raise_exception": _raise, "strftime_now": lambda form: datetime.now().strftime(form)}

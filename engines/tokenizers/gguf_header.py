@@ -1,4 +1,4 @@
-"""What a GGUF file says before its tensors. The gguf package parses this too, but takes seconds for a vocabulary.
+"""The metadata of a GGUF file. The gguf package reads it too, but takes seconds for a vocabulary.
 
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """

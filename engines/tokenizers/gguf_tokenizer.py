@@ -1,4 +1,4 @@
-"""The tokenizer inside a GGUF file, built anew for the `tokenizers` library."""
+"""Builds the tokenizer of a GGUF file for the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def build_tokenizer(path: Path, header: dict[str, Any]) -> Tokenizer:
             added = AddedToken(pieces[token], special=special, normalized=False)
             (tokenizer.add_special_tokens if special else tokenizer.add_tokens)([added])
     bos = header.get("tokenizer.ggml.bos_token_id")
-    # Files of the SentencePiece kind leave the flag out and mean yes.
+    # Without the flag, SentencePiece files mean yes.
     if bos is not None and header.get("tokenizer.ggml.add_bos_token", model == "llama"):
         begin = pieces[bos]
         tokenizer.post_processor = processors.TemplateProcessing(single=[begin, "$A"], special_tokens=[(begin, bos)])
@@ -44,7 +44,7 @@ def _byte_level(path: Path, header: dict[str, Any]) -> Tokenizer:
     split = header.get("tokenizer.ggml.pre", "gpt-2")
     words = _words(path, split)
     merges = [tuple(pair.split(" ")) for pair in header["tokenizer.ggml.merges"]]
-    # Llama 3 looks a whole word up before it merges.
+    # Llama 3 looks up a whole word before it merges.
     tokenizer = Tokenizer(models.BPE(_ids(header), merges, ignore_merges=split == "llama-bpe"))
     tokenizer.pre_tokenizer = words
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,4 +1,4 @@
-"""load_model_text: a model's tokenizer and chat template, from wherever its weights come."""
+"""ModelText: a model's tokenizer and chat template, loaded from the files of its weights."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 @dataclass(frozen=True)
 class ModelText:
-    """How a model reads and writes text."""
+    """Tokenizer and chat template of a model."""
 
     tokenizer: Tokenizer
-    template: ChatTemplate | None  # None: the model takes no chats
+    template: ChatTemplate | None  # None: the model has none
 
 
 def model_files(model: str) -> Path | None:
@@ -38,7 +38,7 @@ def model_files(model: str) -> Path | None:
 
 
 def load_model_text(path: Path | None) -> ModelText:
-    """path: a GGUF file or a Hugging Face folder; None for random weights. CbbenchError for what cannot be read."""
+    """path: a GGUF file or a Hugging Face folder; None for random weights. CbbenchError where they cannot be read."""
     if path is None:
         return ModelText(ByteTokenizer(), ChatTemplate(PLAIN))
     return _from_folder(path) if path.is_dir() else _from_gguf(path)
@@ -63,7 +63,7 @@ def _from_gguf(path: Path) -> ModelText:
 def _from_folder(folder: Path) -> ModelText:
     file = folder / "tokenizer.json"
     if not file.exists():
-        raise CbbenchError("model", f"{folder}: tokenizer.json is not there, and serving needs it")
+        raise CbbenchError("model", f"{folder}: tokenizer.json is missing, and encoding text needs it")
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
@@ -87,7 +87,7 @@ def _settings(file: Path) -> dict[str, Any]:
 
 
 def _template_source(folder: Path, settings: dict[str, Any]) -> str | None:
-    """In a file of its own, or in the settings: one template, or a list of named ones."""
+    """From chat_template.jinja, or from the settings: one template, or a list of named ones."""
     own = folder / "chat_template.jinja"
     if own.exists():
         return own.read_text(encoding="utf-8")
@@ -98,5 +98,5 @@ def _template_source(folder: Path, settings: dict[str, Any]) -> str | None:
 
 
 def _content(token: Any) -> str:
-    """A special token in the settings: its text, or an object around it."""
+    """The text of a special token in the settings, given as text or as an object."""
     return str(token.get("content", "")) if isinstance(token, dict) else str(token)

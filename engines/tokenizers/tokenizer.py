@@ -1,4 +1,4 @@
-"""Tokenizer: text to token ids, and a token id to its bytes; not to text, as a token may be half a character."""
+"""Tokenizer: text to token ids, and a token id to bytes. Not to text, because a token may be half a character."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BYTES = 256
 
 class Tokenizer(Protocol):
     def encode(self, text: str, *, raw: bool) -> list[int]:
-        """raw: a plain prompt, so the tokenizer adds what the model begins with. A chat's template has done that."""
+        """raw: a plain prompt, so special tokens such as BOS are added; a chat template has added them already."""
         ...
 
     def token_bytes(self, token: int) -> bytes:
@@ -25,9 +25,9 @@ class Tokenizer(Protocol):
 
 
 class ByteTokenizer:
-    """For random weights, which have no vocabulary of their own: an id is a byte, and those above the bytes are words.
+    """For random weights, which come without a vocabulary: ids 3 to 258 are bytes, higher ids are words.
 
-    The words are there so that an answer, whatever ids it is made of, is text that a client sees token by token.
+    So every output is text that a client sees token by token.
     """
 
     def encode(self, text: str, *, raw: bool) -> list[int]:
@@ -42,7 +42,7 @@ class ByteTokenizer:
 
 
 class FileTokenizer:
-    """The model's own, as the `tokenizers` library runs it."""
+    """The model's tokenizer, run by the `tokenizers` library."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         self._tokenizer = tokenizer

@@ -39,7 +39,7 @@ class EagerStep:
         upload: Upload,
         usual_rows: int = 1,
     ) -> None:
-        """usual_rows: least rows of the scratch, whose size is a compile-time constant: a fixed one avoids compiling."""
+        """usual_rows: least rows of the scratch, whose size is a compile-time constant: fixed, it avoids compiling."""
         # A row of one query after longer rows is computed as a chunk of length 1: slower, but correct.
         longer = np.flatnonzero(np.diff(starts) != 1)
         self._decodes = n = int(longer[0]) if len(longer) else len(lengths)

@@ -168,7 +168,7 @@ def test_a_hugging_face_folder(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_of_no_use(tmp_path: Path) -> None:
-    with pytest.raises(CbbenchError, match=r"tokenizer.json is not there"):
+    with pytest.raises(CbbenchError, match=r"tokenizer.json is missing"):
         load_model_text(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
     with pytest.raises(CbbenchError, match="not a readable tokenizer"):
