@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from cbbench.experiment.bench import Bench, criteria_of, describe_workload
-from cbbench.validation import build_config
+from cbbench.settings.build import build_settings
 from engines.base import SilentObserver
 from reports.schema import RunFile
 from reports.summary import completed_run
@@ -49,11 +49,11 @@ BATCHES = BASE | {"num_requests": 640, "max_num_seqs": 32, "max_model_len": 8192
 
 
 def run(settings: dict[str, Any], **changes: Any) -> RunFile:
-    config = build_config(settings | changes)
+    config = build_settings(settings | changes)
     bench = Bench(config)
     plan = bench.plan(config)
     engine, info = bench.engine(config, plan)
-    record = engine.run(plan, Pacing(plan.arrivals_ugap, rate_per_s=config.rate), SilentObserver())
+    record = engine.run(plan, Pacing(plan.arrivals_ugap, rate_per_s=config.load.rate), SilentObserver())
     header = RunFile(
         engine=info, workload=describe_workload(config, plan), event_unit="step", criteria=criteria_of(config)
     )

@@ -29,7 +29,7 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
     **given: Any,
 ) -> int:
-    """Fit a step-time model to recorded runs, for --engine simulated --law RUN."""
+    """Fit a step-time model to recorded runs, for --engine simulated --step-time-model RUN."""
     from engines.simulated.calibrate import calibrate, measured_steps, pooled
     from engines.simulated.step_time import STEP_TIMES_FILE, Origin, save_step_times
     from reports.folder import read_record, read_run
@@ -60,21 +60,23 @@ def command(
 
 
 def _check_alike(runs: Sequence[Path], engines: Sequence[EngineInfo]) -> None:
-    from cbbench.config import UsageError
+    from workloads.errors import CbbenchError
 
     first = engines[0]
     for folder, engine in zip(runs, engines, strict=True):
         if engine.kind != "reference":
-            raise UsageError(
+            raise CbbenchError(
+                None,
                 f"{folder}: a run of the {engine.kind} engine has no step times of its own to fit; "
-                "record one of our own engine, `cbbench run --model MODEL`"
+                "record one of our own engine, `cbbench run --model MODEL`",
             )
         if engine.config.get("disaggregate"):
-            raise UsageError(
-                f"{folder}: two instances shared the machine, so the time of their steps is not that of one; run one"
+            raise CbbenchError(
+                None,
+                f"{folder}: two instances shared the machine, so the time of their steps is not that of one; run one",
             )
         if (engine.model, engine.device) != (first.model, first.device):
-            raise UsageError(f"{folder}: another model or device than {runs[0]}, so its step times differ")
+            raise CbbenchError(None, f"{folder}: another model or device than {runs[0]}, so its step times differ")
 
 
 def describe(step_times: StepTimeModel) -> str:

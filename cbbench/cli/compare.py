@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cbbench.cli import run
-from cbbench.cli.options import DEBUG, takes
+from cbbench.cli.options import DEBUG, complete, takes
 
 
 @takes(DEBUG)
@@ -55,17 +55,18 @@ def command(
     **given: Any,
 ) -> int:
     """Show runs side by side: settings, work, every change, and the requests that changed most."""
-    from cbbench.config import UsageError
+    from workloads.errors import CbbenchError
 
     if sum(one is not None for one in (runs or None, ab, aa)) != 1:
-        raise UsageError("compare takes two or more runs, or --ab with two CONFIGs, or --aa with one")
+        raise CbbenchError(None, "compare takes two or more runs, or --ab with two CONFIGs, or --aa with one")
     if runs:
         from cbbench.experiment.compare import compare
 
         if pairs or budget or output or json or junit or github or benchmark_json:
-            raise UsageError(
+            raise CbbenchError(
+                None,
                 "--pairs, --budget, --output, --junit, --github, --benchmark-json and --json belong to --ab and --aa; "
-                "stored runs are judged by cbbench gate"
+                "stored runs are judged by cbbench gate",
             )
         return compare(runs)
 
@@ -79,13 +80,13 @@ def command(
 
 def settings_of(text: str) -> dict[str, Any]:
     """The settings of a CONFIG, by field name, read as `cbbench run` would read them."""
-    from cbbench.config import UsageError
+    from workloads.errors import CbbenchError
 
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"CONFIG: {str(error).lower()}; its flags are quoted as in a shell") from None
+        raise CbbenchError(None, f"CONFIG: {str(error).lower()}; its flags are quoted as in a shell") from None
     app = typer.Typer(add_completion=False)
-    app.command()(run.command)
+    app.command()(complete(run.command))
     context = typer.main.get_command(app).make_context("CONFIG", words)
     return {name: value for name, value in context.params.items() if value is not None and value != ()}

@@ -58,19 +58,19 @@ def command(
     percentiles: Annotated[str | None, PERCENTILES] = None,
     json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
     timeline: Annotated[
-        bool, typer.Option("--timeline", help="Show who sat in which seat at which step. Default: off.")
+        bool, typer.Option("--timeline", help="Show which request had which slot at which step. Default: off.")
     ] = False,
     **given: Any,
 ) -> int:
     """Show a run, a sweep or two runs; of a run that was killed, rebuild run.json from the raw files first."""
-    from cbbench.config import UsageError
     from cbbench.experiment.export import Wanted, export
     from cbbench.experiment.report import report
+    from workloads.errors import CbbenchError
 
     asked = read_percentiles(percentiles)
     if formats is not None:
         wanted = Wanted(asked, title, not no_charts)
         return export(folders, formats, output, terminal_only=json or timeline, wanted=wanted)
     if title is not None:
-        raise UsageError("--title needs --format html or md")
+        raise CbbenchError("title", "needs --format html or md")
     return report(folders, output, json=json, timeline=timeline, asked=asked, charts=not no_charts)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from cbbench.cli.options import CONFIG_FILE, DEBUG, RUN_OPTIONS, takes
+from cbbench.cli.options import CONFIG_FILE, DEBUG, run_options, takes
 from cbbench.cli.percentiles import PERCENTILES, read_percentiles
 
 
-@takes(*RUN_OPTIONS, CONFIG_FILE, DEBUG)
+@takes(run_options, CONFIG_FILE, DEBUG)
 def command(percentiles: Annotated[str | None, PERCENTILES] = None, **given: Any) -> int:
     """Run one workload once: throughput, TTFT, TPOT and where the work went.
 
@@ -21,7 +21,7 @@ def command(percentiles: Annotated[str | None, PERCENTILES] = None, **given: Any
     cbbench run --engine simulated --hardware h100 --model llama-3.1-8b --rate 6 --num-requests 400
     """
     from cbbench.experiment.run import run
-    from cbbench.settings import gather
-    from cbbench.validation import build_config
+    from cbbench.settings.build import build_settings
+    from cbbench.settings.sources import gather
 
-    return run(build_config(gather("run", given)), read_percentiles(percentiles))
+    return run(build_settings(gather("run", given)), read_percentiles(percentiles))

@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cbbench.cli.options import (
-    CONFIG_FILE,
-    DEBUG,
-    JUDGEMENT,
-    ON_OFF,
-    OUTPUT,
-    PAIR,
-    RUN_OPTIONS,
-    SERVER,
-    WORKLOAD,
-    takes,
-)
+from cbbench.cli.options import CONFIG_FILE, DEBUG, options_of, takes
 
 if TYPE_CHECKING:
     from socket import socket
 
-    from cbbench.config import RunConfig
+    from cbbench.settings.run import RunSettings
     from engines.serve.server import Server
 
-_OF_A_RUN = (SERVER, WORKLOAD, PAIR, JUDGEMENT, OUTPUT)
-_OF_OTHER_ENGINES = ("engine", "law", "hardware")
+
+def serve_options() -> list[inspect.Parameter]:
+    """The settings of the engine that is served here."""
+    from cbbench.settings.run import RunSettings
+
+    return options_of(RunSettings, lambda one: one.facts.served)
 
 
-def _served(parameter: Any) -> bool:
-    """Whether an option of `run` is a setting of the engine that is served here."""
-    panel = parameter.annotation.__metadata__[0].rich_help_panel
-    return panel.removesuffix(ON_OFF) not in _OF_A_RUN and parameter.name not in _OF_OTHER_ENGINES
-
-
-SERVE_OPTIONS = tuple(filter(_served, RUN_OPTIONS))
-_SETTINGS = {one.name for one in SERVE_OPTIONS}  # cbbench.toml may hold more, for runs
-
-
-@takes(*SERVE_OPTIONS, CONFIG_FILE, DEBUG)
+@takes(serve_options, CONFIG_FILE, DEBUG)
 def command(
     host: Annotated[
         str, typer.Option(metavar="NAME", help="Address to listen at; the default is reached from this machine alone.")
@@ -52,23 +36,25 @@ def command(
     drain: Annotated[
         float,
         typer.Option(
-            metavar="S", min=0, help="When told to stop: let what runs end for this many seconds, then break it off."
+            metavar="S", min=0, help="When told to stop: grace period in seconds before requests in flight are aborted."
         ),
     ] = 30.0,
     **given: Any,
 ) -> int:
     """Serve the engine over HTTP like OpenAI: completions, chats, models, health and Prometheus metrics."""
-    from cbbench.settings import gather
-    from cbbench.validation import build_config
+    from cbbench.settings.build import build_settings
+    from cbbench.settings.run import RunSettings
+    from cbbench.settings.sources import gather
     from engines.serve.server import bind
 
-    config = build_config({key: value for key, value in gather("serve", given).items() if key in _SETTINGS})
+    known = RunSettings.all()  # cbbench.toml may hold more, for runs
+    config = build_settings({key: value for key, value in gather("serve", given).items() if known[key].facts.served})
     with bind(host, port) as bound:
-        server = _build(config, served_model_name or config.model)
-        return _run(server, bound, drain, f"{config.mode} · {served_model_name or config.model}")
+        server = _build(config, served_model_name or config.engine.model)
+        return _run(server, bound, drain, f"{config.scheduler.mode} · {served_model_name or config.engine.model}")
 
 
-def _build(config: RunConfig, name: str) -> Server:
+def _build(config: RunSettings, name: str) -> Server:
     from cbbench.experiment.engine_factories.reference import Reference
     from engines.serve.server import reference_server
 
@@ -78,9 +64,9 @@ def _build(config: RunConfig, name: str) -> Server:
         reference.model,
         scheduler,
         name=name,
-        random_weights=config.weights == "random",
-        attention=config.attention,
-        cuda_graphs=config.cuda_graphs,
+        random_weights=config.engine.weights == "random",
+        attention=config.engine.attention,
+        cuda_graphs=config.engine.cuda_graphs,
     )
 
 

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from cbbench.cli.options import CONFIG_FILE, DEBUG, RUN_OPTIONS, takes
+from cbbench.cli.options import CONFIG_FILE, DEBUG, run_options, takes
 
 SWEEP = "Sweep"
 
 
-@takes(*RUN_OPTIONS, CONFIG_FILE, DEBUG)
+@takes(run_options, CONFIG_FILE, DEBUG)
 def command(
     param: Annotated[
         str,
@@ -80,7 +80,7 @@ def command(
     cbbench sweep max-num-seqs --values 8,16 --launch "vllm serve MODEL --max-num-seqs {max-num-seqs} --port {port}"
     """
     from cbbench.experiment.sweep import SweepRequest, sweep
-    from cbbench.settings import gather
+    from cbbench.settings.sources import gather
 
     asked = SweepRequest(param, tuple(values or ()), adaptive, between, repeat, every_rate)
     return sweep(asked, gather("sweep", given, swept=param.split(",")), given)

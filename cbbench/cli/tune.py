@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cbbench.cli.options import CONFIG_FILE, DEBUG, RUN_OPTIONS, takes
+from cbbench.cli.options import CONFIG_FILE, DEBUG, run_options, takes
 
 
-@takes(*RUN_OPTIONS, CONFIG_FILE, DEBUG)
+@takes(run_options, CONFIG_FILE, DEBUG)
 def command(
     most_runs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs to explore with, at most.")] = 24,
     confirm_runs: Annotated[
@@ -32,6 +32,6 @@ def command(
     of vLLM and SGLang that mean the same.
     """
     from cbbench.experiment.tune import tune
-    from cbbench.settings import gather
+    from cbbench.settings.sources import gather
 
     return tune(gather("tune", given), most_runs=most_runs, confirm_runs=confirm_runs, proof_requests=proof_requests)

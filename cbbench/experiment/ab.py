@@ -1,4 +1,4 @@
-"""`cbbench compare --ab` and `--aa`: two settings measured in turns on one machine, with the same plans.
+"""`cbbench compare` of two settings (A/B) or one (A/A): measured in turns on one machine, with the same plans.
 
 pair      1     2     3     4
 order    A B   B A   A B   B A        so that a drift of the machine is no difference between A and B
@@ -12,25 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from cbbench.config import RunConfig, UsageError, flag
 from cbbench.experiment.bench import Bench
 from cbbench.experiment.judge_runs import Outputs, refuse_unwritable, write
 from cbbench.experiment.run import default_folder, measure
-from cbbench.settings import gather
-from cbbench.validation import build_config
+from cbbench.settings.build import build_settings
+from cbbench.settings.facts import FromText
+from cbbench.settings.run import RunSettings
+from cbbench.settings.sources import gather
 from reports.budgets import DEFAULTS, parse_budgets
 from reports.checks import Check, CheckVerdict, summarize_checks
 from reports.folder import read_record
 from reports.regression import budgets_of, measure_metric, regression_checks
 from reports.scenarios import ComparedRuns, Scenario, setting_differences
 from reports.stored_runs import StoredRun
+from workloads.errors import CbbenchError, ExitCode
 
-LOADED_ONCE = ("engine", "url", "model", "weights", "device", "dtype", "law", "hardware")
-OURS = ("output", "json", "timeline", "sla")  # flags of a run that mean nothing in a CONFIG
 WARM_UP_REQUESTS = 8
-TOO_UNSTEADY = "run again, the same setting may differ by more than the limit: a change that small cannot be shown here"
+TOO_UNSTEADY = "one setting may differ from itself by more than the limit, so a change that small cannot be shown here"
 
 
 @dataclass(frozen=True)
@@ -48,70 +46,78 @@ def measure_series(series: Series, output: Path | None, outputs: Outputs) -> int
     configs = [_config(settings) for settings in (series.before, series.after)]
     folder = output or default_folder("aa" if series.same else "ab")
     if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"--output: {folder} is not empty; choose a new folder")
+        raise CbbenchError("output", f"{folder} is not empty; choose a new folder")
     refuse_unwritable(outputs)
     pairs = _measured_pairs(configs, series.pairs, folder)
     if len(pairs) < series.pairs:
         print(f"interrupted after {len(pairs)} of {series.pairs} pairs; the runs are in {folder}", file=sys.stderr)
-        return 130
+        return ExitCode.INTERRUPTED
     scenario = Scenario("A and A" if series.same else "A and B", tuple(pairs))
     first = configs[0]
     if series.same:
-        checks = machine_checks(scenario, series, first.confidence)
+        checks = machine_checks(scenario, series, first.slo.confidence)
     else:
-        checks = regression_checks([scenario], budgets, first.confidence, first.max_failure_rate)
+        checks = regression_checks([scenario], budgets, first.slo.confidence, first.slo.max_failure_rate)
     notes = [f"B differs from A: {found}"] if (found := _differences(configs, pairs[0])) else []
     if scenario.differences:
         notes.append(f"A and B did different work: {scenario.differences}")
     result = summarize_checks(checks, notes)
     write(result, [pair.candidate for pair in pairs], outputs)
-    print(f"runs in {folder}: cbbench gate {folder}/b --baseline {folder}/a judges them again", file=sys.stderr)
+    print(f"runs in {folder}; `cbbench gate` judges {folder}/b against the baseline {folder}/a again", file=sys.stderr)
     return result.exit_code
 
 
 def machine_checks(scenario: Scenario, series: Series, confidence: float) -> list[Check]:
-    """Does the machine repeat itself to within the budgets? Only then can it show a change as small as they are."""
+    """Do two runs of one setting agree to within the budgets? Only then can it show a change as small as they are."""
     checks = []
     for budget in budgets_of(scenario, parse_budgets(series.budget or DEFAULTS)):
         measured = measure_metric(scenario, budget)
         interval = measured.spread.interval(1 - confidence) if measured.spread is not None else None
         fit = interval is not None and max(map(abs, interval)) <= budget.harm_limit
         verdict: CheckVerdict = "pass" if fit else "inconclusive"
-        reason = "A repeats itself" if fit else (measured.remark if measured.spread is None else TOO_UNSTEADY)
+        reason = "A/A stable" if fit else (measured.remark if measured.spread is None else TOO_UNSTEADY)
         checks.append(measured.check(scenario.name, "machine", verdict, budget.symmetric, reason, interval))
     return checks
 
 
-def _config(settings: Mapping[str, Any]) -> RunConfig:
-    for name in OURS:
-        if name in settings:
-            raise UsageError(f"{flag(name)} does not belong into a CONFIG of cbbench compare")
-    return build_config(gather("run", settings))
+def _config(settings: Mapping[str, Any]) -> RunSettings:
+    for name, one in RunSettings.all().items():
+        if name in settings and not one.facts.compared:
+            raise CbbenchError(name, "does not belong into a CONFIG of cbbench compare")
+    return build_settings(gather("run", settings))
 
 
-def _differences(configs: Sequence[RunConfig], pair: ComparedRuns) -> str:
+def _differences(configs: Sequence[RunSettings], pair: ComparedRuns) -> str:
     """The settings asked for that are not the same; what was left to the engine as it says that it took it."""
-    before, after = map(msgspec.structs.asdict, configs)
-    asked = [name for name in before if before[name] != after[name] and name != "header"]
+    before, after = ({name: _shown(value) for name, value in one.flat().items()} for one in configs)
+    secret = {name for name, one in RunSettings.all().items() if one.facts.secret}
+    chosen = [name for name in before if before[name] != after[name] and name not in secret]
     sides = ((before, pair.baseline.run.engine.config), (after, pair.candidate.run.engine.config))
-    taken = [{name: _taken(settings[name], engine.get(name)) for name in asked} for settings, engine in sides]
+    taken = [{name: _taken(settings[name], engine.get(name)) for name in chosen} for settings, engine in sides]
     # Of headers the names alone: their values may be secret.
-    headers = sorted({text.partition(":")[0] for text in set(before["header"]) ^ set(after["header"])})
+    headers = sorted({one.name for one in {*configs[0].server.header} ^ {*configs[1].server.header}})
     return "; ".join([*setting_differences(*taken), *(f"header {name}" for name in headers)])
+
+
+def _shown(value: Any) -> Any:
+    """A value as it was given."""
+    if isinstance(value, tuple):
+        return tuple(map(_shown, value))
+    return value.text if isinstance(value, FromText) else value
 
 
 def _taken(asked: Any, by_engine: Any) -> Any:
     return next((value for value in (asked, by_engine) if value is not None), "default")
 
 
-def _measured_pairs(configs: list[RunConfig], count: int, folder: Path) -> list[ComparedRuns]:
-    """As many pairs as were measured before somebody interrupted."""
+def _measured_pairs(configs: list[RunSettings], count: int, folder: Path) -> list[ComparedRuns]:
+    """As many pairs as were measured before an interrupt."""
     benches = _benches(*configs)
     for bench, config, name in zip(benches, configs, "ab", strict=True):
-        if config.engine == "reference" and config.url is None:  # the others have nothing to warm, or do it themselves
-            short = msgspec.structs.replace(
-                config, num_requests=min(WARM_UP_REQUESTS, config.num_requests), duration=None
-            )
+        if (
+            config.engine.kind == "reference" and config.server.url is None
+        ):  # the others have nothing to warm, or do it themselves
+            short = config.replaced(num_requests=min(WARM_UP_REQUESTS, config.workload.num_requests), duration=None)
             measure(bench, short, folder / "warm-up" / name, title=f"warm-up of {name.upper()}")
     pairs: list[ComparedRuns] = []
     for number in range(count):
@@ -128,16 +134,16 @@ def _measured_pairs(configs: list[RunConfig], count: int, folder: Path) -> list[
     return pairs
 
 
-def _benches(before: RunConfig, after: RunConfig) -> tuple[Bench, Bench]:
+def _benches(before: RunSettings, after: RunSettings) -> tuple[Bench, Bench]:
     """A model is loaded once where both use the same."""
     ours = Bench(before)
-    same = all(getattr(before, name) == getattr(after, name) for name in LOADED_ONCE)
-    return ours, ours if same and before.url is None else Bench(after)
+    same = all(before.get(name) == after.get(name) for name, one in before.all().items() if one.facts.loaded_once)
+    return ours, ours if same and before.server.url is None else Bench(after)
 
 
-def _seeded(config: RunConfig, pair: int, run: int) -> RunConfig:
+def _seeded(config: RunSettings, pair: int, run: int) -> RunSettings:
     """Both sides of a pair do the same work. A simulated pair would be the last one over again without another plan; a
     real server must not find the prompts of the run before in its cache."""
-    if config.engine == "simulated":
-        return msgspec.structs.replace(config, seed=config.seed + pair)
-    return msgspec.structs.replace(config, prompt_seed=config.prompt_seed + (run if config.url else pair))
+    if config.engine.kind == "simulated":
+        return config.replaced(seed=config.workload.seed + pair)
+    return config.replaced(prompt_seed=config.workload.prompt_seed + (run if config.server.url else pair))

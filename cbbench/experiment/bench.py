@@ -6,15 +6,15 @@ import math
 import sys
 from collections.abc import Sequence
 
-from cbbench.config import RunConfig, UsageError, parse_quotas
 from cbbench.experiment.engine_factories import kind_of
+from cbbench.settings.run import RunSettings
 from engines.base import Engine
 from reports.schema import Criteria, EngineInfo, PacingInfo, PromptsInfo, WorkloadInfo
-from reports.sla import parse_all
 from reports.stages import Stages
 from workloads.arrivals import requests_to_fill
+from workloads.errors import CbbenchError
 from workloads.plan import UGAP, RequestPlan, realised
-from workloads.rates import NS, RateSchedule, read_rate, requests_expected
+from workloads.rates import NS, RateSchedule, requests_expected
 from workloads.spec import open_workload
 from workloads.tenant_plan import build_tenant_plan
 
@@ -22,7 +22,7 @@ from workloads.tenant_plan import build_tenant_plan
 class Bench:
     """What is loaded once (a model, a law, a server's name) comes from `base`; the rest from the config of each run."""
 
-    def __init__(self, base: RunConfig) -> None:
+    def __init__(self, base: RunSettings) -> None:
         self.kind = kind_of(base)
         self._told: set[str] = set()  # notes that stderr has had
 
@@ -33,54 +33,54 @@ class Bench:
                 print(f"note: {note}", file=sys.stderr)
         self._told.update(notes)
 
-    def plan(self, config: RunConfig) -> RequestPlan:
-        """The requests of a run with these settings. UsageError for an SLA on a part of them that is not there."""
+    def plan(self, config: RunSettings) -> RequestPlan:
+        """The requests of a run with these settings. CbbenchError for an SLA on a part of them that is not there."""
         plan = self._plan(config)
         rate = rate_per_s(config, plan)
         stages = Stages(rate) if isinstance(rate, RateSchedule) else None
-        for sla in parse_all(config.sla):
+        for sla in config.slo.sla:
             if sla.scope is not None and (missing := sla.scope.missing_in_plan(plan, stages)) is not None:
-                raise UsageError(f'--sla "{sla.expr}": {missing}')
+                raise CbbenchError("sla", f'"{sla.expr}": {missing}')
         return plan
 
-    def _plan(self, config: RunConfig) -> RequestPlan:
-        context, arrival = self.kind.context_tokens(config), config.arrival or "poisson"
-        if config.tenants is not None:
+    def _plan(self, config: RunSettings) -> RequestPlan:
+        context, arrival = self.kind.context_tokens(config), config.load.arrival or "poisson"
+        if config.workload.tenants is not None:
             return build_tenant_plan(
-                config.tenants,
-                workload=config.workload,
-                num_requests=config.num_requests,
-                seed=config.seed,
+                config.workload.tenants,
+                workload=config.workload.spec,
+                num_requests=config.workload.num_requests,
+                seed=config.workload.seed,
                 arrival=arrival,
                 max_model_len=context,
-                misfit=config.misfit,
+                misfit=config.workload.misfit,
             )
-        workload = open_workload(config.workload)
+        workload = open_workload(config.workload.spec)
         return workload.plan(
-            num_requests=config.num_requests,
-            seed=config.seed,
+            num_requests=config.workload.num_requests,
+            seed=config.workload.seed,
             arrival=arrival,
             max_model_len=context,
-            misfit=config.misfit,
+            misfit=config.workload.misfit,
             tokens=workload.tokenised(self.kind.encode()) if workload.prompts is not None else None,
         )
 
-    def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
+    def engine(self, config: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
         """An engine with these settings, and what run.json says of it."""
-        if strangers := parse_quotas(config.quota).keys() - set(plan.tenants):
-            raise UsageError(f"--quota {min(strangers)}: no such tenant; the workload has {', '.join(plan.tenants)}")
+        if strangers := {one.tenant for one in config.scheduler.quota} - set(plan.tenants):
+            raise CbbenchError("quota", f"{min(strangers)}: no such tenant; the workload has {', '.join(plan.tenants)}")
         return self.kind.engine(config, plan)
 
 
-def notes_of(config: RunConfig, plan: RequestPlan) -> tuple[str, ...]:
+def notes_of(config: RunSettings, plan: RequestPlan) -> tuple[str, ...]:
     """What a reader of the result must know of the plan: rows used again, arrival times not used, and so on."""
     told = [str(note) for note in plan.notes]
     if (rate := rate_per_s(config, plan)) is not None:
         if isinstance(rate, RateSchedule):
-            told += _stages_not_reached(rate, plan, config.duration)
-        if config.duration is not None:
-            told += _over_before(config.duration, rate, plan, config.arrival or "poisson")
-    if plan.texts is not None and config.url is not None and config.launch is None:
+            told += _stages_not_reached(rate, plan, config.load.duration)
+        if config.load.duration is not None:
+            told += _over_before(config.load.duration, rate, plan, config.load.arrival or "poisson")
+    if plan.texts is not None and config.server.url is not None and config.server.launch is None:
         told.append(
             f"{plan.texts.file.path} has the same text in every run: what the server's prefix cache kept of one, it "
             "need not compute in the next"
@@ -95,7 +95,7 @@ def _stages_not_reached(rate: RateSchedule, plan: RequestPlan, duration_s: float
     if min(last_s, duration_s or last_s) >= begins_s:
         return []
     needed = rate.requests or math.ceil(rate.expected(begins_s)) + 1
-    enough = f"it takes about --num-requests {needed:.0f}" if last_s < begins_s else "a longer --duration reaches it"
+    enough = f"it takes about {needed:.0f} requests" if last_s < begins_s else "a longer duration reaches it"
     return [f"the last stage of the rate, {rate.given[-1]}, begins at {begins_s:g} s, after the last request: {enough}"]
 
 
@@ -107,19 +107,19 @@ def _over_before(duration_s: float, rate: float | RateSchedule, plan: RequestPla
         return []
     last_s = rate.time_s(last) if isinstance(rate, RateSchedule) else last / rate
     return [
-        f"the last of the {len(plan):,} requests is due at {last_s:.3g} s, before the {duration_s:g} s of --duration "
-        f"are over: it takes about --num-requests {requests_to_fill(gaps, arrival)}"
+        f"the last of the {len(plan):,} requests is due at {last_s:.3g} s, before the duration of {duration_s:g} s "
+        f"is over: it takes about {requests_to_fill(gaps, arrival)} requests"
     ]
 
 
-def rate_per_s(config: RunConfig, plan: RequestPlan) -> float | RateSchedule | None:
+def rate_per_s(config: RunSettings, plan: RequestPlan) -> float | RateSchedule | None:
     """The rate asked for, or a trace's own; None where requests follow no schedule."""
-    if config.rate is None and config.arrival == "trace":
+    if config.load.rate is None and config.load.arrival == "trace":
         return plan.trace_rate_per_s
-    return None if config.rate is None else read_rate(config.rate)
+    return config.load.rate
 
 
-def describe_workload(config: RunConfig, plan: RequestPlan) -> WorkloadInfo:
+def describe_workload(config: RunSettings, plan: RequestPlan) -> WorkloadInfo:
     rate, stages = rate_per_s(config, plan), None
     if isinstance(rate, RateSchedule):
         rate, stages = rate.mean_per_s(len(plan)), str(rate)
@@ -128,16 +128,16 @@ def describe_workload(config: RunConfig, plan: RequestPlan) -> WorkloadInfo:
         seed=plan.seed,
         sha256=plan.sha256,
         num_requests=len(plan),
-        prompt_seed=config.prompt_seed,
+        prompt_seed=config.workload.prompt_seed,
         realised=realised(plan),
         prompts=_prompts(plan),
         pacing=PacingInfo(
             rate_per_s=rate,
             rate_schedule=stages,
-            concurrency=config.concurrency,
-            duration_s=config.duration,
-            drain_s=config.drain,
-            arrival=config.arrival or (None if config.rate is None else "poisson"),
+            concurrency=config.load.concurrency,
+            duration_s=config.load.duration,
+            drain_s=config.load.drain,
+            arrival=config.load.arrival or (None if config.load.rate is None else "poisson"),
         ),
     )
 
@@ -149,5 +149,5 @@ def _prompts(plan: RequestPlan) -> PromptsInfo | None:
     return PromptsInfo(texts.file.path, texts.sha256, texts.num_prompts, texts.counted_by)
 
 
-def criteria_of(config: RunConfig) -> Criteria:
-    return Criteria(config.sla, config.confidence, config.max_failure_rate)
+def criteria_of(config: RunSettings) -> Criteria:
+    return Criteria(tuple(one.expr for one in config.slo.sla), config.slo.confidence, config.slo.max_failure_rate)

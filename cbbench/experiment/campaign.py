@@ -16,12 +16,12 @@ from pathlib import Path
 
 import msgspec
 
-from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.bench import Bench, criteria_of
-from cbbench.experiment.benches import Benches, OneBench, plan_settings, work_of_run
+from cbbench.experiment.benches import Benches, OneBench, work_of_run
 from cbbench.experiment.run import measure
-from cbbench.experiment.sweep_params import WORK_PARAMS
+from cbbench.experiment.sweep_params import work_params
 from cbbench.experiment.sweep_runs import Setting, Sweep, Target
+from cbbench.settings.run import RunSettings
 from reports.curves import SWEEP, point_of, read_sweep, short_label, write_sweep
 from reports.folder import RUN, discard, rebuild
 from reports.limits import annotated
@@ -30,12 +30,12 @@ from reports.schema import RunFile
 from reports.sweep_schema import Point, SweepFile
 from workloads.errors import CbbenchError
 from workloads.length_pairs import max_over_mean
-from workloads.rates import RateSchedule, read_rate
+from workloads.rates import RateSchedule
 
 
 class Campaign:
-    def __init__(self, sweep: Sweep, base: RunConfig, benches: Benches, folder: Path, *, every_rate: bool) -> None:
-        """base: the configuration of any setting that can run. UsageError where the folder holds something else."""
+    def __init__(self, sweep: Sweep, base: RunSettings, benches: Benches, folder: Path, *, every_rate: bool) -> None:
+        """base: the configuration of any setting that can run. CbbenchError where the folder holds something else."""
         self._sweep = sweep
         self.benches = benches
         self.folder = folder
@@ -50,7 +50,11 @@ class Campaign:
         repeats = max([sweep.repeats, *(repeat + 1 for _, repeat in self._done)])
         in_flight = most_in_flight(sweep.params, base, benches)
         self.state = SweepFile(
-            params=sweep.params, settings=(), repeats=repeats, sla=base.sla, most_in_flight=in_flight
+            params=sweep.params,
+            settings=(),
+            repeats=repeats,
+            sla=tuple(one.expr for one in base.slo.sla),
+            most_in_flight=in_flight,
         )
 
     @property
@@ -100,7 +104,8 @@ class Campaign:
         if place.exists():
             discard(place)  # left by a sweep that was broken off
         if config is None:
-            return self._failed(target, target.error, 2, title)
+            assert target.error is not None
+            return self._failed(target, target.error, title)
         log = self.folder / f"{target.folder}.server.log"
         self._time_left.begin()
         try:
@@ -110,7 +115,7 @@ class Campaign:
                     return None
                 point = self._point(target, result, gain(bench, served, result))
         except CbbenchError as error:  # this setting cannot run; others may
-            return self._failed(target, str(error), getattr(error, "exit_code", 2), title)
+            return self._failed(target, error, title)
         self._time_left.end(config)
         return point
 
@@ -124,27 +129,28 @@ class Campaign:
             max_over_mean=max_over_mean,
         )
 
-    def _failed(self, target: Target, error: str, exit_code: int, title: str) -> Point:
+    def _failed(self, target: Target, error: CbbenchError, title: str) -> Point:
         print(f"{title}: {error}", file=sys.stderr)
         return Point(
             values=target.setting,
             repeat=target.repeat,
             folder=target.folder,
             config_sha256=target.config_sha256,
-            error=error,
-            exit_code=exit_code,
+            error=str(error),
+            exit_code=error.exit_code,
         )
 
     def _judged_anew(self, point: Point) -> Point:
-        """A finished point under the SLAs of this call. UsageError if it was measured with other settings."""
+        """A finished point under the SLAs of this call. CbbenchError if it was measured with other settings."""
         target = self._sweep.target(point.values, point.repeat)
         if target.config is not None and point.config_sha256 == target.config_sha256:
             result = rebuild(self.folder / point.folder, criteria_of(target.config))
             if self.benches.same_work(target.config, work_of_run(result)):
                 return self._point(target, result, point.max_over_mean)
-        raise UsageError(
-            f"--output: {self.folder} has a point {short_label(point.values)} that was measured with other settings; "
-            "choose another folder, or repeat the settings to resume"
+        raise CbbenchError(
+            "output",
+            f"{self.folder} has a point {short_label(point.values)} that was measured with other settings; "
+            "choose another folder, or repeat the settings to resume",
         )
 
     def _skips(self, setting: Setting) -> bool:
@@ -175,41 +181,43 @@ class Campaign:
             state,
             points=tuple(points),
             skipped=tuple(one for one in state.settings if one not in measured and self._skips(one)),
-            recommendation=recommend(state.params, points, state.sla, work_params=WORK_PARAMS) if points else None,
+            recommendation=recommend(state.params, points, state.sla, work_params=work_params()) if points else None,
             workload_sha256=self._shared_sha256(state.settings),
         )
         write_sweep(self.folder, self.state)
 
     def _shared_sha256(self, settings: Sequence[Setting]) -> str | None:
         configs = [target.config for one in settings if (target := self._sweep.target(one)).config is not None]
-        by_settings = {plan_settings(config): config for config in configs if config is not None}
+        by_settings = {config.plan_identity(): config for config in configs if config is not None}
         found = {self.benches.plan_sha256(config) for config in by_settings.values()}
         return found.pop() if len(found) == 1 else None
 
 
-def most_in_flight(params: Sequence[str], base: RunConfig, benches: Benches) -> int | None:
+def most_in_flight(params: Sequence[str], base: RunSettings, benches: Benches) -> int | None:
     """Requests that can be there at once; None where the settings differ in it, or a server of its own is asked."""
-    if not isinstance(benches, OneBench) or set(params) & {*WORK_PARAMS, "concurrency", "duration"}:
+    if not isinstance(benches, OneBench) or set(params) & {*work_params(), "concurrency", "duration"}:
         return None
     requests = len(benches.bench.plan(base))
-    return requests if base.concurrency is None else min(requests, base.concurrency)
+    return requests if base.load.concurrency is None else min(requests, base.load.concurrency)
 
 
-def gain(bench: Bench, config: RunConfig, result: RunFile) -> float | None:
+def gain(bench: Bench, config: RunSettings, result: RunFile) -> float | None:
     """What continuous batching gains over static batching with these seats: of engines of ours alone."""
-    return max_over_mean(bench.plan(config).output_tokens, config.max_num_seqs) if result.engine.mode else None
+    return (
+        max_over_mean(bench.plan(config).output_tokens, config.scheduler.max_num_seqs) if result.engine.mode else None
+    )
 
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Nobody else's while it lasts, however this process ends. UsageError if it is somebody's already: two sweeps would
-    write into each other's runs."""
+    """Locked while it lasts, however this process ends. CbbenchError if another sweep has it: two would write into
+    each other's runs."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"--output: another sweep is at work in {folder}; choose another folder") from None
+            raise CbbenchError("output", f"another sweep is at work in {folder}; choose another folder") from None
         except OSError:
             pass  # a file system without locks
         yield
@@ -222,10 +230,10 @@ def sweep_before(folder: Path, params: Sequence[str]) -> SweepFile | None:
     if not folder.exists() or not any(folder.iterdir()):
         return None
     if not (folder / SWEEP).exists():
-        raise UsageError(f"--output: {folder} is not empty and holds no sweep")
+        raise CbbenchError("output", f"{folder} is not empty and holds no sweep")
     before = read_sweep(folder)
     if before.params != tuple(params):
-        raise UsageError(f"--output: {folder} holds a sweep of {','.join(before.params)}, not of {','.join(params)}")
+        raise CbbenchError("output", f"{folder} holds a sweep of {','.join(before.params)}, not of {','.join(params)}")
     return before
 
 
@@ -244,10 +252,10 @@ class TimeLeft:
     def begin(self) -> None:
         self._started_s = self._clock_s()
 
-    def end(self, config: RunConfig) -> None:
+    def end(self, config: RunSettings) -> None:
         self._beyond_schedule_s.append(self._clock_s() - self._started_s - schedule_s(config))
 
-    def left_s(self, configs: Sequence[RunConfig]) -> float | None:
+    def left_s(self, configs: Sequence[RunSettings]) -> float | None:
         """For these runs; None before the first has ended."""
         if not self._beyond_schedule_s:
             return None
@@ -255,13 +263,17 @@ class TimeLeft:
         return sum(schedule_s(config) + beyond_s for config in configs)
 
 
-def schedule_s(config: RunConfig) -> float:
+def schedule_s(config: RunSettings) -> float:
     """How long requests go on arriving; 0 where nothing is scheduled, or only on a virtual clock."""
-    if config.rate is None or config.engine == "simulated":
+    if config.load.rate is None or config.engine.kind == "simulated":
         return 0.0
-    rate = read_rate(config.rate)
-    lasts_s = rate.time_s(config.num_requests) if isinstance(rate, RateSchedule) else config.num_requests / rate
-    return min(lasts_s, config.duration or float("inf"))
+    rate = config.load.rate
+    lasts_s = (
+        rate.time_s(config.workload.num_requests)
+        if isinstance(rate, RateSchedule)
+        else config.workload.num_requests / rate
+    )
+    return min(lasts_s, config.load.duration or float("inf"))
 
 
 def in_words(seconds: float) -> str:

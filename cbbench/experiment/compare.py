@@ -8,7 +8,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cbbench.config import UsageError
 from reports.budgets import parse_budgets
 from reports.interop import read_any
 from reports.metrics import request_times
@@ -17,16 +16,17 @@ from reports.regression import budgets_of, measure_metric
 from reports.render.compare import changes_view, side_by_side
 from reports.scenarios import ComparedRuns, Scenario
 from reports.stored_runs import StoredRun
+from workloads.errors import CbbenchError
 
 # The share is of no account here: everything is shown, nothing judged.
 SHOWN = parse_budgets([f"{name}=0%" for name in ("tpot", "p50_tpot_ms", "ttft", "p99_ttft_ms", "e2el", "throughput")])
 
 
 def compare(paths: Sequence[Path], asked: Sequence[float] | None = None) -> int:
-    """The exit code; it judges nothing (`cbbench gate --baseline` does). `asked`: percentiles to show."""
+    """The exit code; it judges nothing (`cbbench gate` does). `asked`: percentiles to show."""
     runs = read_any(paths)
     if len(runs) < 2:
-        raise UsageError("compare takes two runs or more")
+        raise CbbenchError(None, "compare takes two runs or more")
     for note in dict.fromkeys(note for one in runs for note in one.notes):
         print(f"note: {note}", file=sys.stderr)
     labels = _labels(runs)

@@ -50,7 +50,7 @@ class Torch(msgspec.Struct, frozen=True):
     cuda: str | None = None  # that it was built for; None: a build without CUDA
     gpu: str | None = None  # the first GPU it sees
     capability: tuple[int, int] | None = None
-    dtype: str | None = None  # what --dtype auto chooses here
+    dtype: str | None = None  # what dtype auto chooses here
     dtype_reason: str | None = None
 
 

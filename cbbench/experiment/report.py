@@ -9,7 +9,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from cbbench.config import UsageError
 from cbbench.experiment.compare import compare, percentiles_of
 from cbbench.experiment.run import show
 from cbbench.experiment.tune import show as show_tune
@@ -41,10 +40,10 @@ def report(
     """`cbbench report RUN|SWEEP|TUNE`, and RUN RUN, in the terminal. `asked`: percentiles to show of runs; `charts`:
     a sweep's curves too."""
     if output is not None:
-        raise UsageError("--output needs --format: html, md, csv, png, svg or vllm-json")
+        raise CbbenchError("output", "needs `format`: html, md, csv, png, svg or vllm-json")
     if len(folders) > 1:
         if json or timeline:
-            raise UsageError("--json and --timeline take one run")
+            raise CbbenchError("json" if json else "timeline", "takes one run")
         return compare(folders, asked)
     folder = folders[0]
     if is_result(folder):
@@ -63,18 +62,18 @@ def report(
 
 
 def refuse_percentiles(folder: Path) -> None:
-    """UsageError for what is no run: a point of a sweep keeps two percentiles of each latency."""
+    """CbbenchError for what is not a run: a point of a sweep keeps two percentiles of each latency."""
     if (folder / TUNE).exists() or is_sweep(folder):
-        raise UsageError(f"--percentiles: takes runs, and {folder} is none; ask for those of one run inside it")
+        raise CbbenchError("percentiles", f"takes runs, and {folder} is none; ask for those of one run inside it")
 
 
 def _report_result(path: Path, *, json: bool, timeline: bool, asked: Sequence[float] | None) -> int:
     """What another tool measured, in our words; the first of all that cannot be shown is who sat where."""
     if timeline:
-        raise UsageError(f"--timeline: {path} is another tool's, which does not see seats")
+        raise CbbenchError("timeline", f"{path} is another tool's, which does not see seats")
     found = read_results(path)
     if json and asked is not None:
-        raise UsageError(f"--percentiles: with --json for a run of cbbench, and {path} is another tool's")
+        raise CbbenchError("percentiles", f"with --json for a run of cbbench, and {path} is another tool's")
     if json:
         runs = [one.run for one in found]
         sys.stdout.write(json_bytes(runs[0] if len(runs) == 1 else runs).decode())

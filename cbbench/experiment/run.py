@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.bench import Bench, criteria_of, describe_workload, notes_of, rate_per_s
 from cbbench.experiment.benches import server_for
 from cbbench.experiment.environment import environment
 from cbbench.experiment.interrupt import Interrupt
 from cbbench.experiment.live_view import LiveView
+from cbbench.settings.run import RunSettings
 from engines.base import PartialRun, RunRecord, Signal
 from engines.ledger import StepArray
 from engines.request_table import RequestRow
@@ -74,31 +74,35 @@ class RunObserver:
         return replace(record, signals=self._with_gpu) if self._telemetry.watching else record
 
 
-def run(config: RunConfig, asked: Sequence[float] | None = None) -> int:
+def run(config: RunSettings, asked: Sequence[float] | None = None) -> int:
     """`cbbench run`: the exit code. `asked`: percentiles to show in place of the usual ones."""
-    folder = Path(config.output) if config.output else default_folder(f"{config.mode}-{config.workload}")
+    folder = (
+        Path(config.output.folder)
+        if config.output.folder
+        else default_folder(f"{config.scheduler.mode}-{config.workload.spec}")
+    )
     if folder.exists() and any(folder.iterdir()):  # said now, not after the model has loaded
-        raise UsageError(f"--output: {folder} is not empty; choose a new folder")
-    if config.launch is not None and "{value}" in config.launch:
-        raise UsageError("--launch: {value} is for `cbbench sweep`, which has values to put there")
+        raise CbbenchError("output", f"{folder} is not empty; choose a new folder")
+    if config.server.launch is not None and "{value}" in config.server.launch:
+        raise CbbenchError("launch", "{value} is for `cbbench sweep`, which has values to put there")
     with server_for(config, {}, folder.with_name(f"{folder.name}.server.log")) as served:
-        result = measure(Bench(served), served, folder, title=f"{config.mode} · {config.workload}")
-    few_seats = config.max_num_seqs <= TIMELINE_SEATS
-    with_timeline = few_seats if config.timeline is None else config.timeline
-    show(result, folder, json=config.json, with_timeline=with_timeline, asked=asked)
+        result = measure(Bench(served), served, folder, title=f"{config.scheduler.mode} · {config.workload.spec}")
+    few_seats = config.scheduler.max_num_seqs <= TIMELINE_SEATS
+    with_timeline = few_seats if config.output.timeline is None else config.output.timeline
+    show(result, folder, json=config.output.json, with_timeline=with_timeline, asked=asked)
     print(f"results in {folder}", file=sys.stderr)
     return code_of(result)
 
 
-def measure(bench: Bench, config: RunConfig, folder: Path, title: str) -> RunFile:
+def measure(bench: Bench, config: RunSettings, folder: Path, title: str) -> RunFile:
     """Run `config` into `folder`. Ctrl-C ends it early; the result then says that it was interrupted."""
     plan = bench.plan(config)
     pacing = Pacing(
         plan.arrivals_ugap,
         rate_per_s=rate_per_s(config, plan),
-        concurrency=config.concurrency,
-        duration_s=config.duration,
-        drain_s=config.drain,
+        concurrency=config.load.concurrency,
+        duration_s=config.load.duration,
+        drain_s=config.load.drain,
     )
     engine, info = bench.engine(config, plan)
     gpu = gpu_to_watch(config, info)
@@ -131,12 +135,16 @@ def measure(bench: Bench, config: RunConfig, folder: Path, title: str) -> RunFil
     return result
 
 
-def gpu_to_watch(config: RunConfig, info: EngineInfo) -> Gpu | None:
-    """Unasked, the one that our own engine runs on; with --gpu-telemetry also that of a server on this machine."""
+def gpu_to_watch(config: RunSettings, info: EngineInfo) -> Gpu | None:
+    """By default the one that our own engine runs on; with `gpu_telemetry` also that of a server on this machine."""
     ours = info.kind == "reference" and info.device == "cuda"
-    gpu = first_visible(open_gpus()) if config.gpu_telemetry or (config.gpu_telemetry is None and ours) else None
-    if config.gpu_telemetry and gpu is None:
-        raise UsageError("--gpu-telemetry: no NVIDIA GPU can be asked here; `cbbench doctor` says what is missing")
+    gpu = (
+        first_visible(open_gpus())
+        if config.output.gpu_telemetry or (config.output.gpu_telemetry is None and ours)
+        else None
+    )
+    if config.output.gpu_telemetry and gpu is None:
+        raise CbbenchError("gpu_telemetry", "no NVIDIA GPU can be asked here; `cbbench doctor` says what is missing")
     return gpu
 
 

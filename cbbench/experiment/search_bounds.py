@@ -1,4 +1,4 @@
-"""Where an adaptive sweep looks, unless --between says; for a rate it probes the peak throughput first."""
+"""Where an adaptive sweep looks, unless the command line says; for a rate it probes the peak throughput first."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import msgspec
-
-from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.adaptive import Number
 from cbbench.experiment.benches import Benches, work_of_run
 from cbbench.experiment.kv_demand import blocks_for_every_seat, blocks_of_requests
 from cbbench.experiment.run import measure
 from cbbench.experiment.sweep_params import as_number
+from cbbench.settings.run import RunSettings
 from reports.folder import discard, read_run
 from workloads.errors import CbbenchError
 from workloads.plan import RequestPlan
@@ -33,31 +31,31 @@ def parse_between(text: str, *, whole: bool | None) -> Bounds:
     try:
         low, high = (float(word) for word in text.split(","))
     except ValueError:
-        raise UsageError(f"--between: want LOW,HIGH as in 4,256, got {text!r}") from None
+        raise CbbenchError("between", f"want LOW,HIGH as in 4,256, got {text!r}") from None
     if not 0 < low < high < float("inf"):
-        raise UsageError(f"--between: want 0 < LOW < HIGH, got {text!r}")
+        raise CbbenchError("between", f"want 0 < LOW < HIGH, got {text!r}")
     if whole or (whole is None and low.is_integer() and high.is_integer()):
         if not (low.is_integer() and high.is_integer()):
-            raise UsageError(f"--between: want whole numbers, got {text!r}")
+            raise CbbenchError("between", f"want whole numbers, got {text!r}")
         return int(low), int(high)
     return as_number(low), as_number(high)
 
 
-def bounds_of_plan(param: str, config: RunConfig, plan: RequestPlan, context_tokens: int) -> Bounds:
-    """What can make a difference to these requests. UsageError for a setting that has no such bounds."""
+def bounds_of_plan(param: str, config: RunSettings, plan: RequestPlan, context_tokens: int) -> Bounds:
+    """What can make a difference to these requests. CbbenchError for a setting that has no such bounds."""
     known: Mapping[str, Callable[[], Bounds]] = {
         "max-num-seqs": lambda: (1, _seats(config)),
-        "concurrency": lambda: (1, config.num_requests),
+        "concurrency": lambda: (1, config.workload.num_requests),
         "max-num-batched-tokens": lambda: _budget(config, plan),
         "kv-blocks": lambda: _blocks(config, plan, context_tokens),
     }
     if param not in known:
-        raise UsageError(
-            f"--adaptive: no bounds are known for {param}; say --between LOW,HIGH (known: {', '.join(known)}, rate)"
+        raise CbbenchError(
+            "adaptive", f"no bounds are known for {param}; say `between` LOW,HIGH (known: {', '.join(known)}, rate)"
         )
     low, high = known[param]()
     if low >= high:
-        raise UsageError(f"--adaptive: {param} can only be {high} here; more requests, or --between LOW,HIGH")
+        raise CbbenchError("adaptive", f"{param} can only be {high} here; give more requests, or `between` LOW,HIGH")
     return low, high
 
 
@@ -67,26 +65,30 @@ def bounds_of_rate(capacity_per_s: float) -> Bounds:
     return as_number(low), as_number(2.0 ** math.ceil(math.log2(capacity_per_s * ABOVE)))
 
 
-def _seats(config: RunConfig) -> int:
+def _seats(config: RunSettings) -> int:
     """More seats than requests at a time stay empty, and every seat wants a token of the budget."""
-    return min(config.num_requests, config.concurrency or MANY, config.max_num_batched_tokens or MANY)
+    return min(
+        config.workload.num_requests, config.load.concurrency or MANY, config.scheduler.max_num_batched_tokens or MANY
+    )
 
 
-def _budget(config: RunConfig, plan: RequestPlan) -> Bounds:
+def _budget(config: RunSettings, plan: RequestPlan) -> Bounds:
     """A token for every seat, up to the prompts of all seats in one step."""
-    prompts = sorted(plan.prompt_tokens.tolist())[-config.max_num_seqs :]
-    low = max(config.max_num_seqs, FEW)
-    return low, max(low + 1, min(sum(prompts) + config.max_num_seqs, MANY))
+    prompts = sorted(plan.prompt_tokens.tolist())[-config.scheduler.max_num_seqs :]
+    low = max(config.scheduler.max_num_seqs, FEW)
+    return low, max(low + 1, min(sum(prompts) + config.scheduler.max_num_seqs, MANY))
 
 
-def _blocks(config: RunConfig, plan: RequestPlan, context_tokens: int) -> Bounds:
+def _blocks(config: RunSettings, plan: RequestPlan, context_tokens: int) -> Bounds:
     """The largest request's, up to where no mix of requests runs short."""
-    return int(blocks_of_requests(plan, config.block_size).max()), blocks_for_every_seat(plan, config, context_tokens)
+    return int(blocks_of_requests(plan, config.scheduler.block_size).max()), blocks_for_every_seat(
+        plan, config, context_tokens
+    )
 
 
-def peak_throughput(base: RunConfig, benches: Benches, folder: Path) -> float | None:
-    """Requests/s, from an earlier call where there is one. None when Ctrl-C ended it. UsageError if none completed."""
-    config = msgspec.structs.replace(base, rate=None, arrival=None, sla=())
+def peak_throughput(base: RunSettings, benches: Benches, folder: Path) -> float | None:
+    """Requests/s, from an earlier call if there is one; None after Ctrl-C. CbbenchError if no request completed."""
+    config = base.replaced(rate=None, arrival=None, sla=())
     place = folder / PEAK_FOLDER
     try:
         run = read_run(place)
@@ -103,5 +105,5 @@ def peak_throughput(base: RunConfig, benches: Benches, folder: Path) -> float | 
             return None
     capacity = run.summary.throughput.request_per_s if run.summary is not None else None
     if not capacity:
-        raise UsageError("--adaptive: no request of a burst completed, so there is no rate to begin with")
+        raise CbbenchError("adaptive", "no request of a burst completed, so there is no rate to begin with")
     return capacity

@@ -10,31 +10,22 @@ from typing import Any
 
 from rich.console import Console
 
-from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.adaptive import Round, Search, next_round
 from cbbench.experiment.benches import Benches, BenchPerPoint, OneBench
 from cbbench.experiment.campaign import Campaign
 from cbbench.experiment.run import default_folder
 from cbbench.experiment.search_bounds import Bounds, bounds_of_plan, bounds_of_rate, parse_between, peak_throughput
-from cbbench.experiment.sweep_params import (
-    WORK_PARAMS,
-    check,
-    field_of,
-    is_servers_own,
-    kind_of,
-    parse_grid,
-    parse_params,
-)
+from cbbench.experiment.sweep_params import check, field_of, is_servers_own, parse_grid, parse_params, work_params
 from cbbench.experiment.sweep_runs import Setting, Sweep
-from cbbench.validation import build_config
+from cbbench.settings.build import build_settings
+from cbbench.settings.run import RunSettings
 from reports.curves import latency_of_knee, merge
 from reports.recommend import unmeasured_bounds
 from reports.render.sweep import sweep_view
 from reports.schema import Verdict
 from reports.sla import exit_code
 from reports.sweep_schema import SweepFile
-
-NO_SERVER = 6  # exit code
+from workloads.errors import CbbenchError, ExitCode
 
 
 @dataclass(frozen=True)
@@ -55,11 +46,11 @@ def sweep(asked: SweepRequest, given: Mapping[str, Any], flags: Mapping[str, Any
     params = parse_params(asked.param, launch)
     for param in params:
         if flags.get(field_of(param)) is not None and not is_servers_own(param, params, launch):
-            raise UsageError(f"--{param} is what the sweep varies; give its values by --values alone")
+            raise CbbenchError(field_of(param), "the sweep varies it; give its values by `values` alone")
     if asked.adaptive == bool(asked.values):
-        raise UsageError("want either --values V,V,... (once for each parameter) or --adaptive")
+        raise CbbenchError(None, "want either `values` V,V,... (once for each parameter) or `adaptive`")
     if asked.between is not None and not asked.adaptive:
-        raise UsageError("--between bounds what --adaptive tries; with --values it has no meaning")
+        raise CbbenchError("between", "bounds what `adaptive` tries; with `values` it has no meaning")
     swept = Sweep(params, given, asked.repeat)
     return _adaptive(swept, asked) if asked.adaptive else _grid(swept, asked)
 
@@ -79,15 +70,15 @@ def _adaptive(swept: Sweep, asked: SweepRequest) -> int:
     """Rounds until there is nothing more to look for."""
     (param, *more), launch = swept.params, swept.given.get("launch")
     if more:
-        raise UsageError("--adaptive takes one parameter; give two their --values")
-    kind = None if is_servers_own(param, swept.params, launch) else kind_of(param)
+        raise CbbenchError("adaptive", "takes one parameter; give two their `values`")
+    kind = None if is_servers_own(param, swept.params, launch) else RunSettings.all()[field_of(param)].value_type
     if kind not in (None, int, float):
-        raise UsageError(f"--adaptive: {param} takes no numbers; give its --values")
+        raise CbbenchError("adaptive", f"{param} takes no numbers; give its `values`")
     between = (
         None if asked.between is None else parse_between(asked.between, whole=None if kind is None else kind is int)
     )
     for bound in between if between is not None and kind is not None else ():
-        check(param, bound, "--between")
+        check(param, bound, "between")
     base = _base(swept, [(between[0],)] if between else [])
     campaign = _campaign(swept, base, asked)
     bounds = between or (None if param == "rate" else _bounds(param, base, campaign))
@@ -98,7 +89,7 @@ def _adaptive(swept: Sweep, asked: SweepRequest) -> int:
                 return _end(campaign, base, False)
             bounds = bounds_of_rate(capacity)
         search = Search(*bounds, isinstance(bounds[1], int) and kind is not float, param == "rate" and kind is float,
-                        latency_of_knee(swept.params), bool(base.sla))  # fmt: skip
+                        latency_of_knee(swept.params), bool(base.slo.sla))  # fmt: skip
         whole, step = campaign.measure(campaign.settings_done), Round((), "")
         while whole and (step := next_round(search, merge(campaign.state.points))).values:
             print(f"{step.why}: {param} {', '.join(map(str, step.values))}", file=sys.stderr)
@@ -108,32 +99,33 @@ def _adaptive(swept: Sweep, asked: SweepRequest) -> int:
     return _end(campaign, base, whole)
 
 
-def _base(swept: Sweep, settings: Sequence[Setting]) -> RunConfig:
-    """Of any setting that can run; without settings, of what is given. UsageError if none can."""
+def _base(swept: Sweep, settings: Sequence[Setting]) -> RunSettings:
+    """Of any setting that can run; without settings, of what is given. CbbenchError if none can."""
     if not settings:
-        return build_config(swept.given)
+        return build_settings(swept.given)
     targets = [swept.target(one) for one in settings]
     config = next((one.config for one in targets if one.config is not None), None)
     if config is None:
-        raise UsageError(targets[0].error)
+        assert targets[0].error is not None
+        raise targets[0].error
     return config
 
 
-def _campaign(swept: Sweep, base: RunConfig, asked: SweepRequest) -> Campaign:
-    folder = Path(base.output) if base.output else default_folder(f"sweep-{'-'.join(swept.params)}")
-    benches: Benches = OneBench(base) if base.launch is None else BenchPerPoint()
+def _campaign(swept: Sweep, base: RunSettings, asked: SweepRequest) -> Campaign:
+    folder = Path(base.output.folder) if base.output.folder else default_folder(f"sweep-{'-'.join(swept.params)}")
+    benches: Benches = OneBench(base) if base.server.launch is None else BenchPerPoint()
     return Campaign(swept, base, benches, folder, every_rate=asked.every_rate or asked.adaptive)
 
 
-def _bounds(param: str, base: RunConfig, campaign: Campaign) -> Bounds:
+def _bounds(param: str, base: RunSettings, campaign: Campaign) -> Bounds:
     if isinstance(campaign.benches, OneBench):
         bench = campaign.benches.bench
         return bounds_of_plan(param, base, bench.plan(base), bench.kind.context_tokens(base))
-    raise UsageError(f"--adaptive: with --launch, say --between LOW,HIGH for {param}")
+    raise CbbenchError("adaptive", f"beside `launch`, say `between` LOW,HIGH for {param}")
 
 
-def _end(campaign: Campaign, base: RunConfig, whole: bool) -> int:
-    show(campaign.state, campaign.folder, json=base.json)
+def _end(campaign: Campaign, base: RunSettings, whole: bool) -> int:
+    show(campaign.state, campaign.folder, json=base.output.json)
     print(f"results in {campaign.folder}", file=sys.stderr)
     return code_of(campaign.state, interrupted=not whole)
 
@@ -151,8 +143,8 @@ def code_of(state: SweepFile, interrupted: bool) -> int:
     something it bounds was not measured; when none could run at all, 6 if that was for want of a server, else 2."""
     ran = [point for point in state.points if point.error is None]
     invalid = bool(ran) and all(point.validity and point.validity.verdict == "invalid" for point in ran)
-    no_server = any(point.exit_code == NO_SERVER for point in state.points)
-    if set(state.params) & set(WORK_PARAMS):
+    no_server = any(point.exit_code == ExitCode.SERVER for point in state.points)
+    if set(state.params) & work_params():
         missed = any(one.verdict == "fail" for point in ran for one in point.sla)
         untold = any(one.unmeasured for point in ran for one in point.sla)
     else:

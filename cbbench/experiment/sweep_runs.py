@@ -13,18 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from cbbench.config import RunConfig
 from cbbench.experiment.sweep_params import field_of, fill_of, is_servers_own
-from cbbench.validation import build_config
+from cbbench.settings.build import build_settings
+from cbbench.settings.run import RunSettings
 from reports.curves import label_of, short_label
 from reports.sweep_schema import Value
 from workloads.errors import CbbenchError
 
 Setting = tuple[Value, ...]  # one value per parameter
-OF_CONTINUOUS = ("chunked_prefill", "prefill", "max_prompt_chunk", "admission")
-OF_STATIC = ("static", "static_patience")
 
 
 @dataclass(frozen=True)
@@ -35,10 +31,10 @@ class Target:
     repeat: int  # from 0
     label: str  # max-num-seqs 8
     folder: str  # relative to the sweep's
-    fill: Mapping[str, str]  # of the placeholders in --launch
-    config: RunConfig | None
+    fill: Mapping[str, str]  # of the placeholders in the command of `launch`
+    config: RunSettings | None
     config_sha256: str = ""
-    error: str = ""
+    error: CbbenchError | None = None
 
 
 @dataclass(frozen=True)
@@ -50,13 +46,13 @@ class Sweep:
     repeats: int
 
     def target(self, setting: Setting, repeat: int = 0) -> Target:
-        """UsageErrors become the target's: other settings may run."""
+        """Errors become the target's: other settings may run."""
         label, folder = label_of(self.params, setting), folder_of(self.params, setting, repeat)
         fill = fill_of(self.params, setting)
         try:
-            config = build_config(self._settings(setting))
+            config = build_settings(self._settings(setting))
         except CbbenchError as error:
-            return Target(setting, repeat, label, folder, fill, None, error=str(error))
+            return Target(setting, repeat, label, folder, fill, None, error=error)
         return Target(setting, repeat, label, folder, fill, _varied(config, setting, repeat), config.config_hash())
 
     def _settings(self, setting: Setting) -> dict[str, Any]:
@@ -66,9 +62,11 @@ class Sweep:
             for param, value in zip(self.params, setting, strict=True)
             if not is_servers_own(param, self.params, launch)
         }
-        # Where modes are compared, each takes the settings that it knows.
-        strangers = {"continuous": OF_STATIC, "static": OF_CONTINUOUS}.get(str(ours.get("mode")), ())
-        return {key: value for key, value in self.given.items() if key not in strangers} | ours
+        mode, known = ours.get("mode"), RunSettings.all()
+        if mode is not None:  # where modes are compared, each takes the settings that it knows
+            strangers = {name for name, one in known.items() if one.facts.mode not in (None, mode)}
+            return {key: value for key, value in self.given.items() if key not in strangers} | ours
+        return {**self.given, **ours}
 
     def interleaved(self, settings: Sequence[Setting]) -> Iterator[Target]:
         for repeat in range(self.repeats):
@@ -76,12 +74,12 @@ class Sweep:
                 yield self.target(setting, repeat)
 
 
-def _varied(config: RunConfig, setting: Setting, repeat: int) -> RunConfig:
+def _varied(config: RunSettings, setting: Setting, repeat: int) -> RunSettings:
     """Other text at each point, so that no cache carries over; the plan, and so its hash, stays the same. The
     simulator, which repeats itself to the bit, takes another plan for each repeat instead."""
     text = short_label(setting) + (f" {repeat}" if repeat else "")
-    varied = msgspec.structs.replace(config, prompt_seed=config.prompt_seed + zlib.crc32(text.encode()))
-    return msgspec.structs.replace(varied, seed=config.seed + repeat) if config.engine == "simulated" else varied
+    varied = config.replaced(prompt_seed=config.workload.prompt_seed + zlib.crc32(text.encode()))
+    return varied.replaced(seed=config.workload.seed + repeat) if config.engine.kind == "simulated" else varied
 
 
 def folder_of(params: Sequence[str], setting: Setting, repeat: int = 0) -> str:

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.bench import Bench
 from cbbench.experiment.run import default_folder, measure
-from cbbench.validation import build_config
-from engines.base import EngineError
+from cbbench.settings.build import build_settings
+from cbbench.settings.facts import EngineKind
+from cbbench.settings.run import RunSettings
+from cbbench.settings.values import parse_buckets
 from reports.curves import point_of
 from reports.files import write_whole
 from reports.render.tune import tune_view
@@ -25,23 +26,21 @@ from reports.tuning.moves import Bounds
 from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide, long_prompt_tokens
 from reports.tuning.trials import Setting, Trial, outcome_of
 from reports.tuning.tune_file import TUNE, Purpose, Stage, TuneFile, outcome, write_tune
-from workloads.errors import CbbenchError
+from workloads.errors import CbbenchError, ExitCode
+from workloads.rates import RateSchedule
 
 TOKENS_GROWTH = 8  # the budget of a step may grow to so many times where it began
 PROOF_RUNS = 8
 # By purpose; there is no flag for the runs of a proof.
-MORE_RUNS = {"explore": "; --most-runs N allows more", "confirm": "; --confirm-runs N allows more"}
-LAW = ("law", "hardware")
-OF_THE_WEIGHTS = ("weights", "device", "dtype", "attention")  # which a simulator has none of
-OF_THE_MEMORY = ("gpu_memory_utilization",)  # nor does the law of a run
+MORE_RUNS = {"explore": "; most_runs allows more", "confirm": "; confirm_runs allows more"}
 
 
 def tune(given: Mapping[str, Any], *, most_runs: int, confirm_runs: int, proof_requests: int) -> int:
     """The exit code. With a law beside the reference engine, `given` is explored on the simulator first."""
     explored, real = configs(given)
-    folder = Path(real.output) if real.output else default_folder("tune")
+    folder = Path(real.output.folder) if real.output.folder else default_folder("tune")
     if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"--output: {folder} is not empty; choose a new folder")
+        raise CbbenchError("output", f"{folder} is not empty; choose a new folder")
     search = Search("explore", explored, folder)
     stages = [search.run(start_of(explored), most_runs)]
     if not search.interrupted:
@@ -51,13 +50,13 @@ def tune(given: Mapping[str, Any], *, most_runs: int, confirm_runs: int, proof_r
     if real is not explored and not search.interrupted:
         search = Search("confirm", real, folder)
         stages.append(search.run(stages[-1].best.setting, confirm_runs, until_met=True))
-    law = () if real is explored else LAW  # it is not the real engine's
-    chosen = {name: value for name, value in given.items() if name not in law}
+    # Beside the real engine, what only the simulator reads is none of its settings.
+    chosen = {name: value for name, value in given.items() if real is explored or runs_on(name, "reference")}
     note = all_at_once(real, search.requests)
     result = outcome(tuple(stages), given=chosen, sha256=search.plan_sha256, note=note)
     write_tune(folder, result)
     write_whole(folder / "cbbench.toml", result.toml.encode())
-    show(result, folder, json=real.json)
+    show(result, folder, json=real.output.json)
     print(f"results in {folder}", file=sys.stderr)
     return code_of(result.best, interrupted=search.interrupted)
 
@@ -69,72 +68,85 @@ def code_of(best: Trial, *, interrupted: bool) -> int:
     return exit_code(interrupted=interrupted, validity=validity, sla=[verdict])
 
 
-def configs(given: Mapping[str, Any]) -> tuple[RunConfig, RunConfig]:
+def configs(given: Mapping[str, Any]) -> tuple[RunSettings, RunSettings]:
     """(where to explore, where to confirm): the very same where there is only one engine."""
     if given.get("url") or given.get("launch"):
-        raise UsageError(
-            "--url, --launch: tune changes cbbench's own engine, got a server; try `cbbench sweep concurrency --url` "
-            "or `cbbench sweep max-num-seqs --launch`"
+        raise CbbenchError(
+            "url" if given.get("url") else "launch",
+            "tune changes cbbench's own engine, got a server; `cbbench sweep` takes concurrency with `url`, and "
+            "max-num-seqs with `launch`",
         )
     if given.get("mode", "continuous") != "continuous":
-        raise UsageError("--mode: tune is for continuous batching, got static; `cbbench sweep` takes either")
+        raise CbbenchError("mode", "tune is for continuous batching, got static; `cbbench sweep` takes either")
     if given.get("disaggregate"):
-        raise UsageError("--disaggregate: tune moves the settings of one instance; `cbbench sweep` takes two")
+        raise CbbenchError("disaggregate", "tune moves the settings of one instance; `cbbench sweep` takes two")
     if not given.get("sla"):
-        raise UsageError("--sla: tune needs bounds to search under, as in --sla 'p99_ttft_ms<=500'")
-    law = {name: given[name] for name in LAW if given.get(name) is not None}
-    if not law or given.get("engine") == "simulated":
-        config = build_config(given)
-        return config, config
-    real = {name: value for name, value in given.items() if name not in law}
-    unknown = OF_THE_WEIGHTS + (OF_THE_MEMORY if "law" in law else ())
-    plain = {name: value for name, value in real.items() if name not in unknown}
-    return build_config({**plain, **law, "engine": "simulated"}), build_config(real)
+        raise CbbenchError("sla", "tune needs bounds to search under, as in 'p99_ttft_ms<=500'")
+    step_times = [name for name in ("step_time_model", "hardware") if given.get(name) is not None]
+    if not step_times or given.get("engine") == "simulated":
+        settings = build_settings(given)
+        return settings, settings
+    real = {name: value for name, value in given.items() if runs_on(name, "reference")}
+    simulated = {name: value for name, value in given.items() if runs_on(name, "simulated")}
+    if "step_time_model" in step_times:
+        simulated.pop("gpu_memory_utilization", None)  # a fitted model says nothing of a memory's size
+    return build_settings({**simulated, "engine": "simulated"}), build_settings(real)
 
 
-def start_of(config: RunConfig) -> Setting:
+def runs_on(name: str, kind: EngineKind) -> bool:
+    """Whether it is a setting of that kind of engine. A name that is none of ours is refused later."""
+    known = RunSettings.all().get(name)
+    return known is None or kind in known.facts.engines
+
+
+def start_of(config: RunSettings) -> Setting:
     """Where the search begins; the first run tells the tokens of a step where nobody chose them."""
-    tokens = config.max_num_batched_tokens or 0
-    return Setting(config.max_num_seqs, tokens, config.admission, config.prompt_buckets, config.max_prompt_chunk)
-
-
-def load_setting(config: RunConfig) -> str | None:
-    """The setting that bounds the load, by field name; None: all requests arrive at once, or at the times of a
-    trace."""
-    return "rate" if config.rate is not None else "concurrency" if config.concurrency is not None else None
-
-
-def all_at_once(config: RunConfig, requests: int) -> str | None:
-    """What such a load cannot show; None where it is another."""
-    if load_setting(config) is not None or config.arrival == "trace":
-        return None
-    return (
-        f"All {requests} requests arrive at once, so the wait for a first token is that of a queue of {requests}, "
-        "and grows with it: --rate or --concurrency gives a load."
+    tokens = config.scheduler.max_num_batched_tokens or 0
+    return Setting(
+        config.scheduler.max_num_seqs,
+        tokens,
+        config.scheduler.admission,
+        None if config.scheduler.prompt_buckets is None else config.scheduler.prompt_buckets.text,
+        config.scheduler.max_prompt_chunk,
     )
 
 
-def enough_requests(config: RunConfig, best: Trial, most: int) -> int | None:
+def load_setting(config: RunSettings) -> str | None:
+    """Which says how much there is to do; None: all requests arrive at once, or when a trace says."""
+    return "rate" if config.load.rate is not None else "concurrency" if config.load.concurrency is not None else None
+
+
+def all_at_once(config: RunSettings, requests: int) -> str | None:
+    """What such a load cannot show; None where it is another."""
+    if load_setting(config) is not None or config.load.arrival == "trace":
+        return None
+    return (
+        f"All {requests} requests arrive at once, so the wait for a first token is that of a queue of {requests}, "
+        "and grows with it: a rate or a concurrency gives a load."
+    )
+
+
+def enough_requests(config: RunSettings, best: Trial, most: int) -> int | None:
     """How many the simulator needs to prove the bounds; None where there is nothing to prove, or more requests would
     be another load (all at once, or at the last rate of several). As a guess falls short when its requests turn out to
     depend more, half as many again.
     """
-    steady = config.rate is not None or config.concurrency is not None or config.arrival == "trace"
-    steady = steady and not isinstance(config.rate, str)  # which is stages
-    if config.engine != "simulated" or not steady or best.needed is None or best.unmeasured is not None:
+    steady = config.load.rate is not None or config.load.concurrency is not None or config.load.arrival == "trace"
+    steady = steady and not isinstance(config.load.rate, RateSchedule)
+    if config.engine.kind != "simulated" or not steady or best.needed is None or best.unmeasured is not None:
         return None
     enough = min(best.needed * 3 // 2, most)
-    return enough if enough > config.num_requests else None
+    return enough if enough > config.workload.num_requests else None
 
 
-def proofs(config: RunConfig, best: Trial, folder: Path, most: int) -> Iterator[tuple[Search, Stage]]:
+def proofs(config: RunSettings, best: Trial, folder: Path, most: int) -> Iterator[tuple[Search, Stage]]:
     """With as many requests as a proof seems to take; once more where it turns out to take more, if `most` will do."""
     purposes: tuple[Purpose, ...] = ("prove", "prove-again")
     for purpose in purposes:
         enough = enough_requests(config, best, most)
         if enough is None or (purpose == "prove-again" and not (best.meets and best.needed and best.needed <= most)):
             return
-        config = msgspec.structs.replace(config, num_requests=enough, duration=None)
+        config = config.replaced(num_requests=enough, duration=None)
         search = Search(purpose, config, folder)
         stage = search.run(best.setting, PROOF_RUNS, until_met=True)
         yield search, stage
@@ -146,7 +158,7 @@ def proofs(config: RunConfig, best: Trial, folder: Path, most: int) -> Iterator[
 class Search:
     """One engine, loaded once, and the runs tried on it."""
 
-    def __init__(self, purpose: Purpose, config: RunConfig, folder: Path) -> None:
+    def __init__(self, purpose: Purpose, config: RunSettings, folder: Path) -> None:
         self.interrupted = False
         self._purpose = purpose
         self._config = config
@@ -157,7 +169,7 @@ class Search:
         self.plan_sha256 = plan.sha256
         self.requests = len(plan)
         self._prompts = plan.prompt_tokens.tolist()
-        self._most_slots = min(len(plan), config.concurrency or len(plan))
+        self._most_slots = min(len(plan), config.load.concurrency or len(plan))
 
     def run(self, start: Setting, most_runs: int, *, until_met: bool = False) -> Stage:
         """Move after move, until none is left or the runs are spent. until_met: the bounds being met is enough."""
@@ -186,8 +198,8 @@ class Search:
         told = () if cut_short else tuple(advice(best, bounds, load_setting(self._config)))
         return Stage(
             purpose=self._purpose,
-            num_requests=self._config.num_requests,
-            engine=self._config.engine,
+            num_requests=self._config.workload.num_requests,
+            engine=self._config.engine.kind,
             prediction=self._prediction,
             trials=tuple(trials),
             decisions=tuple(decisions),
@@ -199,23 +211,22 @@ class Search:
     def _first(self, start: Setting) -> Trial:
         trial = self._attempt(start, 1)
         if trial is None:
-            raise EngineError("interrupted before the first run had ended", exit_code=130)
+            raise CbbenchError(None, "interrupted before the first run had ended", ExitCode.INTERRUPTED)
         if trial.point.error is not None:
-            raise EngineError(trial.point.error)
+            raise CbbenchError(None, trial.point.error)
         return trial
 
     def _attempt(self, setting: Setting, number: int) -> Trial | None:
         """One run. A setting that cannot run is a trial with an error. None: Ctrl-C broke it off."""
         name = f"{number:02}-rows-{setting.max_num_seqs}-tokens-{setting.max_num_batched_tokens}"
-        config = msgspec.structs.replace(
-            self._config,
+        config = self._config.replaced(
             max_num_seqs=setting.max_num_seqs,
             max_num_batched_tokens=setting.max_num_batched_tokens or None,
             admission=setting.admission,
-            prompt_buckets=setting.prompt_buckets,
+            prompt_buckets=None if setting.prompt_buckets is None else parse_buckets(setting.prompt_buckets),
             max_prompt_chunk=setting.max_prompt_chunk,
-            order=setting.order or self._config.order,
-            ageing=self._config.ageing if setting.order is None else setting.ageing,
+            order=setting.order or self._config.scheduler.order,
+            ageing=self._config.scheduler.ageing if setting.order is None else setting.ageing,
         )
         print(f"{self._purpose} {number}: {setting.label()}", file=sys.stderr)
         try:
@@ -237,8 +248,8 @@ class Search:
             most,
             bucket_edge_tokens(self._prompts),
             long_prompt_tokens(self._prompts),
-            in_chunks=self._config.chunked_prefill is not False,
-            first_come=self._config.order == "fcfs",
+            in_chunks=self._config.scheduler.chunked_prefill is not False,
+            first_come=self._config.scheduler.order == "fcfs",
         )
 
 

@@ -43,7 +43,7 @@ def _provenance(workload: Workload, arrivals: dict[str, float] | None) -> list[s
     if arrivals is not None:
         rate, cv = arrivals["rate_per_s"], arrivals["gap_cv"]
         lines.append(
-            f"  arrivals: {rate:.3g} requests/s, CV of the gaps {cv:.2f} (1: Poisson); --arrival trace keeps them"
+            f"  arrivals: {rate:.3g} requests/s, CV of the gaps {cv:.2f} (1: Poisson); `arrival` trace keeps them"
         )
     return [*lines, ""]
 

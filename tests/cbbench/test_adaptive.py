@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from cbbench.config import UsageError
 from cbbench.experiment.adaptive import CLOSE, MOST_SETTINGS, Round, Search, between, ladder, next_round
 from cbbench.experiment.search_bounds import bounds_of_rate, parse_between
 from reports.curves import merge
@@ -18,6 +17,7 @@ from reports.recommend import recommend
 from reports.schema import SlaResult
 from reports.sweep_schema import Point
 from tests.cbbench.conftest import Outcome
+from workloads.errors import CbbenchError
 
 Call = Callable[..., Outcome]
 SIMULATED = ("--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b")
@@ -133,7 +133,7 @@ def test_steps() -> None:
      ("a,b", None, "LOW,HIGH"), ("1,inf", None, "LOW < HIGH")],
 )  # fmt: skip
 def test_bad_bounds(text: str, whole: bool | None, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(CbbenchError, match=words):
         parse_between(text, whole=whole)
 
 

@@ -1,35 +1,39 @@
-"""RunConfig: what is refused, what identifies a run, and that every field is a flag."""
+"""RunSettings: what is refused, what identifies a run, and that a setting is one field."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Annotated
 
+import msgspec
 import pytest
+from msgspec import Meta
 
-from cbbench.cli.options import RUN_OPTIONS
-from cbbench.config import FIELDS, UsageError
-from cbbench.validation import build_config, choices
-from engines.base import EngineError
+from cbbench.cli.errors import in_flags
+from cbbench.cli.options import names_of, options_of, run_options
+from cbbench.experiment.sweep_params import parse_params, parse_values
+from cbbench.settings.build import build_settings
+from cbbench.settings.facts import OURS, setting
+from cbbench.settings.run import RunSettings
+from cbbench.settings.scheduler import SchedulerSettings
+from cbbench.settings.scheduler_config import scheduler_config
+from cbbench.settings.sources import read_config_files
+from workloads.errors import CbbenchError
 
-
-def test_options_and_fields_agree() -> None:
-    options = {option.name: option.annotation.__metadata__[0] for option in RUN_OPTIONS}
-    assert set(options) == set(FIELDS)
-    for field, declaration in options.items():
-        for word in choices(field):
-            assert word in declaration.help, f"{field} {word}"
+SHOWN = [one for one in run_options() if not one.annotation.__metadata__[0].hidden]
 
 
 def test_every_option_says_its_default() -> None:
-    for option in RUN_OPTIONS:
+    for option in SHOWN:
         assert "Default: " in option.annotation.__metadata__[0].help, option.name
 
 
 def test_stated_defaults_are_the_real_ones() -> None:
-    defaults = build_config({})
-    for option in RUN_OPTIONS:
+    defaults = build_settings({})
+    for option in SHOWN:
         stated = re.search(r"Default: ([\w.-]+)", option.annotation.__metadata__[0].help)
-        value = getattr(defaults, option.name)
+        value = defaults.get(option.name)
         if stated and value is not None and value is not False and value != ():
             words = ("on",) if value is True else (str(value), f"{value:g}" if isinstance(value, float) else "")
             assert stated[1].rstrip(".") in words, option.name
@@ -45,36 +49,36 @@ def test_stated_defaults_are_the_real_ones() -> None:
         ({"top_p": 1.5, "temperature": 1.0}, ["--top-p", "<= 1"]),
         ({"confidence": 1.0}, ["--confidence", "< 1"]),
         ({"watermark": 100}, ["--watermark", "< 100"]),
-        ({"speed": 3}, ["--speed", "unknown setting"]),
+        ({"speed": 3}, ["speed", "unknown setting"]),
         ({"max_num_seq": 3}, ["max-num-seqs"]),
-        ({"engine": "openai"}, ["--engine openai", "--url"]),
+        ({"engine": "openai"}, ["--engine: openai", "--url"]),
         ({"engine": "simulated", "url": "http://127.0.0.1:1"}, ["--url", "--engine simulated"]),
         ({"url": "http://127.0.0.1:1", "mode": "static"}, ["--mode", "--url"]),
         ({"url": "http://127.0.0.1:1", "max_num_seqs": 8}, ["--max-num-seqs", "--url"]),
         ({"api": "chat"}, ["--api", "--url"]),
-        ({"law": "runs/a"}, ["--law", "--engine simulated"]),
-        ({"tenants": "a;b", "arrival": "trace"}, ["--arrival trace", "--tenants"]),
+        ({"step_time_model": "runs/a"}, ["--step-time-model", "--engine simulated"]),
+        ({"tenants": "a;b", "arrival": "trace"}, ["--arrival: trace", "--tenants"]),
         ({"preempt_for_priority": True}, ["--preempt-for-priority", "--order priority"]),
         ({"swap_blocks": 4}, ["--swap-blocks", "--on-kv-pressure swap"]),
         ({"prompt_buckets": "512,256"}, ["--prompt-buckets", "ascending"]),
         ({"prompt_buckets": "short"}, ["--prompt-buckets", "512,4096"]),
-        ({"quota": ("a:seats=4",)}, ["--quota", "a:seats=4", "rows"]),
-        ({"quota": ("rows=4",)}, ["--quota", "TENANT"]),
+        ({"quota": ("a:seats=4",)}, ["--quota", "a:seats=4", "max-num-seqs"]),
+        ({"quota": ("max-num-seqs=4",)}, ["--quota", "TENANT"]),
         ({"static_patience": 1.0}, ["--static-patience", "--mode static"]),
         ({"static": "padded"}, ["--static", "--mode static"]),
         ({"mode": "static", "admission": "full-prompt"}, ["--admission", "static", "full-reserve"]),
         ({"mode": "static", "chunked_prefill": False}, ["--mode continuous"]),
         ({"on_kv_pressure": "delay", "admission": "full-prompt"}, ["--admission", "delay", "full-reserve"]),
         ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, ["--max-num-batched-tokens", "--max-num-seqs"]),
-        ({"arrival": "constant"}, ["--arrival constant", "--rate"]),
+        ({"arrival": "constant"}, ["--arrival: constant", "--rate"]),
         ({"top_k": 5}, ["--top-k", "--temperature"]),
         ({"sla": ["p99_ttft_ms is low"]}, ["--sla"]),
     ],
 )
 def test_refused_in_one_line_that_names_the_flag(given: dict[str, object], names: list[str]) -> None:
-    with pytest.raises((UsageError, EngineError)) as caught:
-        build_config(given)
-    message = str(caught.value)
+    with pytest.raises(CbbenchError) as caught:
+        build_settings(given)
+    message = in_flags(caught.value)
     assert "\n" not in message
     for name in names:
         assert name in message
@@ -82,12 +86,96 @@ def test_refused_in_one_line_that_names_the_flag(given: dict[str, object], names
 
 def test_delay_and_static_imply_full_reserve() -> None:
     for given in ({"on_kv_pressure": "delay"}, {"mode": "static"}, {"mode": "static", "admission": "full-reserve"}):
-        scheduler = build_config(given).scheduler(kv_blocks=8, max_model_len=64, max_num_batched_tokens=64)
+        scheduler = scheduler_config(build_settings(given), kv_blocks=8, max_model_len=64, max_num_batched_tokens=64)
         assert scheduler.effective_admission == "full-reserve"
 
 
 def test_hash_is_of_the_work_not_of_how_it_is_judged_or_shown() -> None:
-    base = build_config({})
-    assert build_config({"sla": ["p99_ttft_ms<=5"], "output": "x", "json": True}).config_hash() == base.config_hash()
-    assert build_config({"max_num_seqs": 8}).config_hash() != base.config_hash()
-    assert build_config({"seed": 1}).config_hash() != base.config_hash()
+    base = build_settings({})
+    assert build_settings({"sla": ["p99_ttft_ms<=5"], "output": "x", "json": True}).config_hash() == base.config_hash()
+    assert build_settings({"max_num_seqs": 8}).config_hash() != base.config_hash()
+    assert build_settings({"seed": 1}).config_hash() != base.config_hash()
+
+
+class MoreSchedulerSettings(SchedulerSettings, frozen=True, kw_only=True):
+    """One field more: all of the edit that a new flag takes."""
+
+    lookahead: Annotated[
+        int | None,
+        Meta(
+            ge=1,
+            le=64,
+            description="Steps planned beside `max_num_seqs`. Default: none.",
+            extra=setting("N", panel="Scheduler", engines=OURS, mode="continuous", hashed="if-set", served=True),
+        ),
+    ] = None
+
+
+class MoreSettings(RunSettings, frozen=True, kw_only=True):
+    scheduler: MoreSchedulerSettings = MoreSchedulerSettings()
+
+
+def test_a_new_flag_is_one_field(tmp_path: Path) -> None:
+    """Its option and panel, TOML key, range, sweep, identity and refusals come from it."""
+    option = next(one for one in options_of(MoreSettings) if one.name == "lookahead")
+    declared = option.annotation.__metadata__[0]
+    assert (names_of(declared), declared.metavar, declared.rich_help_panel) == (["--lookahead"], "N", "Scheduler")
+    assert declared.help == "Steps planned beside --max-num-seqs. Default: none."
+    assert [one.name for one in options_of(MoreSettings, lambda one: one.facts.served)].count("lookahead") == 1
+
+    (tmp_path / "more.toml").write_text("lookahead = 4\n")
+    given = read_config_files([tmp_path / "more.toml"], "run", MoreSettings)
+    settings = build_settings(given, MoreSettings)
+    assert settings.scheduler.lookahead == settings.get("lookahead") == 4
+
+    assert parse_params("lookahead", None, MoreSettings) == ("lookahead",)
+    assert parse_values("lookahead", "1,2,4", model=MoreSettings) == [1, 2, 4]
+    with pytest.raises(CbbenchError, match="lookahead must be a whole number <= 64, got 65"):
+        parse_values("lookahead", "1,65", model=MoreSettings)
+
+    assert build_settings({}, MoreSettings).config_hash() == build_settings({}).config_hash(), "old sweeps resume"
+    assert settings.config_hash() != build_settings({"lookahead": 5}, MoreSettings).config_hash()
+
+    for others, words in (
+        ({"url": "http://127.0.0.1:9"}, "lookahead: belongs to cbbench's own engine"),
+        ({"mode": "static"}, "lookahead: belongs to `mode` continuous"),
+    ):
+        with pytest.raises(CbbenchError, match=words):
+            build_settings({"lookahead": 4, **others}, MoreSettings)
+
+
+def test_every_setting_is_refused_by_the_engines_that_have_none() -> None:
+    """A server has its own; ours have no server. No setting of an engine slips by."""
+    for name, one in RunSettings.all().items():
+        if "openai" not in one.facts.engines:
+            with pytest.raises(CbbenchError) as caught:
+                build_settings({"url": "http://127.0.0.1:9", name: example_of(name)})
+            assert caught.value.field == name
+        elif one.facts.engines == ("openai",):
+            with pytest.raises(CbbenchError) as caught:
+                build_settings({name: example_of(name)})
+            assert (caught.value.field, "`url`" in caught.value.message) == (name, True)
+
+
+def example_of(name: str) -> object:
+    """Any value that the setting takes by itself."""
+    one = RunSettings.all()[name]
+    special = {
+        "quota": ["a:kv-blocks=1"],
+        "header": ["X-A: b"],
+        "extra_body": "{}",
+        "prompt_buckets": "8",
+        "workers": "2",
+    }
+    if name in special:
+        return special[name]
+    if one.choices:
+        return one.choices[0]
+    return {int: 1, float: 0.5, bool: True, str: "x"}[one.value_type]
+
+
+def test_secrets_are_never_shown() -> None:
+    with pytest.raises(CbbenchError) as caught:
+        build_settings({"url": "http://127.0.0.1:9", "header": 5})
+    assert "5" not in str(caught.value)
+    assert msgspec.structs.fields(RunSettings)

@@ -80,8 +80,8 @@ def test_a_sweep_over_two_against_one_and_over_the_prefill_instance(cbbench: Cal
         (("--kv-link-gb-per-s", 100), ["--kv-link-gb-per-s", "--disaggregate"]),
         ((*PAIR, "--kv-link-gb-per-s", 1e-300), ["--kv-link-gb-per-s: must be a number >= 0.001", "1e-300"]),
         ((*PAIR, "--prefill-max-num-batched-tokens", 3), ["--prefill-max-num-batched-tokens: 3", "at least 4"]),
-        ((*PAIR, "--prefill-kv-blocks", 100), ["--prefill-kv-blocks 100", "too few for 8 of 40", "--misfit reject"]),
-        ((*PAIR, "--kv-blocks", 100, "--prefill-kv-blocks", 900), ["--kv-blocks 100: too few", "needs 107 blocks"]),
+        ((*PAIR, "--prefill-kv-blocks", 100), ["--prefill-kv-blocks: 100 is too few for 8 of 40", "--misfit reject"]),
+        ((*PAIR, "--kv-blocks", 100, "--prefill-kv-blocks", 900), ["--kv-blocks: 100 is too few", "needs 107 blocks"]),
     ],
 )
 def test_what_makes_no_sense_is_one_line(cbbench: Call, settings: tuple[object, ...], names: list[str]) -> None:

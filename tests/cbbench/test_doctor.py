@@ -67,7 +67,7 @@ def test_a_bare_install_says_what_to_install_and_exits_2() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (2, "")
     assert "pip install 'cbbench[engine]'" in done.stdout
-    assert "--url and --engine simulated do" in " ".join(done.stdout.split())
+    assert "the load client and the simulator do" in " ".join(done.stdout.split())
     assert "own engine runs here" not in done.stdout
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cbbench.config import RunConfig, UsageError
-from cbbench.settings import gather
-from cbbench.validation import build_config
+from cbbench.cli.errors import in_flags
+from cbbench.settings.build import build_settings
+from cbbench.settings.run import RunSettings
+from cbbench.settings.sources import gather
 from reports.folder import read_record, read_run
 from tests.cbbench.conftest import Outcome
 from tests.wire.fake import FakeServer
 from workloads.arrivals import requests_to_fill, unit_arrivals
+from workloads.errors import CbbenchError
 from workloads.plan import UGAP
 
 Call = Callable[..., Outcome]
@@ -22,8 +25,8 @@ SIMULATED = ("--engine", "simulated", "--hardware", "h100", "--model", "llama-3.
 SHORT = ("--workload", "prompt=fixed(8);output=fixed(2)")
 
 
-def config(swept: str = "", **given: object) -> RunConfig:
-    return build_config(gather("run", given, swept.split(",")))
+def config(swept: str = "", **given: object) -> RunSettings:
+    return build_settings(gather("run", given, swept.split(",")))
 
 
 def last_scheduled_s(folder: str) -> float:
@@ -41,8 +44,8 @@ def test_a_plan_under_a_rate_lasts_as_long_as_the_duration(cbbench: Call) -> Non
 
 
 def test_of_even_arrivals_there_are_exactly_as_many(cbbench: Call) -> None:
-    assert config(rate="50", arrival="constant", duration=60.0).num_requests == 3000
-    assert config(rate="0.7", arrival="constant", duration=10.0).num_requests == 7
+    assert config(rate="50", arrival="constant", duration=60.0).workload.num_requests == 3000
+    assert config(rate="0.7", arrival="constant", duration=10.0).workload.num_requests == 7
     even = ("--arrival", "constant", "--num-requests", 20)
     assert "note" not in cbbench("run", *SIMULATED, *SHORT, *even, "--rate", 2, "--duration", 10, "-o", "out").err
 
@@ -57,22 +60,26 @@ def test_random_arrivals_do_not_run_out(arrival: str, gaps: float) -> None:
 def test_who_says_how_many_requests_there_are() -> None:
     Path("trace.csv").write_text("prompt_tokens,output_tokens\n8,2\n8,2\n8,2\n")
     even = {"arrival": "constant", "duration": 10.0}
-    assert config(rate="5", num_requests=8, **even).num_requests == 8
-    assert config(rate="5", workload="trace.csv", **even).num_requests == 50, "its rows are repeated"
-    assert config(workload="trace.csv", concurrency=2, duration=10.0).num_requests == 3
-    assert config(rate="2 for 5s, 10", **even).num_requests == 60
-    assert config(rate="2 for 30s", **even).num_requests == 20
-    assert config(rate="2 for 5s", **even).num_requests == 10, "stages that end before the duration end the run"
+    assert config(rate="5", num_requests=8, **even).workload.num_requests == 8
+    assert config(rate="5", workload="trace.csv", **even).workload.num_requests == 50, "its rows are repeated"
+    assert config(workload="trace.csv", concurrency=2, duration=10.0).workload.num_requests == 3
+    assert config(rate="2 for 5s, 10", **even).workload.num_requests == 60
+    assert config(rate="2 for 30s", **even).workload.num_requests == 20
+    assert config(rate="2 for 5s", **even).workload.num_requests == 10, (
+        "stages that end before the duration end the run"
+    )
     burst = config(rate="5", tenants="a:weight=3;b:burst=4:20", **even)
-    assert burst.num_requests == 50 + 20, "those of a burst come beside the others"
+    assert burst.workload.num_requests == 50 + 20, "those of a burst come beside the others"
     Path("cbbench.toml").write_text("rate = 5\nduration = 10\narrival = 'constant'\n")
-    assert config().num_requests == 50
-    assert config(rate="8").num_requests == 80
+    assert config().workload.num_requests == 50
+    assert config(rate="8").workload.num_requests == 80
 
 
 def test_more_than_a_plan_can_have_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"--duration 1e\+06 at --rate 1000.* at most 10,000,000.*--num-requests"):
+    with pytest.raises(CbbenchError) as caught:
         config(rate="1000", duration=1e6)
+    words = r"--duration: 1e\+06 s at --rate 1000.* at most 10,000,000.*--num-requests"
+    assert re.fullmatch(words, in_flags(caught.value))
 
 
 def test_each_rate_of_a_sweep_lasts_as_long(cbbench: Call) -> None:
@@ -98,8 +105,8 @@ def test_tune_and_compare_last_as_long(cbbench: Call) -> None:
 def test_a_plan_that_runs_out_is_told(cbbench: Call) -> None:
     few = (*SIMULATED, *SHORT, "--num-requests", 20, "--duration", 10)
     opened = cbbench("run", *few, "--rate", 5, "--arrival", "constant", "-o", "open")
-    assert "note: the last of the 20 requests is due at 3.8 s, before the 10 s of --duration are over" in opened.err
-    assert "--num-requests 50" in opened.err
+    assert "note: the last of the 20 requests is due at 3.8 s, before the duration of 10 s is over" in opened.err
+    assert "it takes about 50 requests" in opened.err
     closed = cbbench("run", *few, "--concurrency", 4, "-o", "closed")
     note = next(one for one in read_run(Path("closed")).notes if "--duration" in one)
     assert note.startswith("all 20 requests of the plan had been sent by 0.0")

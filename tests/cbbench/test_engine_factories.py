@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 
-from cbbench.config import RunConfig
 from cbbench.experiment.engine_factories.reference import Reference
+from cbbench.settings.run import RunSettings
 
-SWAPPING = RunConfig(model="tiny", device="cpu", dtype="fp32", on_kv_pressure="swap")
+SWAPPING = RunSettings.of({"model": "tiny", "device": "cpu", "dtype": "fp32", "on_kv_pressure": "swap"})
 BLOCK_BYTES = 4 * 2 * 2 * 2 * 16 * 16  # float32, K and V, layers, KV heads, head_dim, positions
 
 
@@ -21,7 +20,7 @@ def test_the_host_pool_is_the_kv_pools_size_within_a_quarter_of_the_hosts_memory
     """A GPU's pool may be larger than the host, whose blocks are pinned: there from the start."""
     pytest.importorskip("torch")
     monkeypatch.setattr("engines.reference.kv_capacity.free_bytes", lambda device: 100 * BLOCK_BYTES)
-    config = msgspec.structs.replace(SWAPPING, swap_blocks=asked)
+    config = SWAPPING.replaced(swap_blocks=asked)
     reference = Reference(config)
     assert reference.scheduler(config, 1000).swap_blocks == expected
     assert reference.scheduler(config, 20).swap_blocks == (asked or 20)
@@ -44,7 +43,7 @@ def test_two_pools_share_the_memory_of_one_gpu(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    config = RunConfig(model="tiny", disaggregate=disaggregate)
+    config = RunSettings.of({"model": "tiny", "disaggregate": disaggregate})
     reference = Reference(config)
     monkeypatch.setattr(reference, "model", SimpleNamespace(device="cuda"))
     monkeypatch.setattr(reference, "kv_blocks_in_memory", lambda config: 1000)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cbbench.validation import build_config
+from cbbench.settings.build import build_settings
 from tests.cbbench.conftest import Outcome
 from tests.wire.fake import FakeServer
 
@@ -124,7 +124,7 @@ def test_refused(cbbench: Call, header: str, words: str) -> None:
 def test_refused_where_nothing_is_sent_and_as_an_axis(cbbench: Call) -> None:
     outcome = cbbench("run", "--engine", "simulated", "--hardware", "h100", "--header", f"X-A: {SECRET}")
     assert outcome.code == 2
-    assert "--header needs --url" in outcome.error_line
+    assert "--header: needs --url" in outcome.error_line
     swept = cbbench("sweep", "header", "--values", "a|b", "--url", "http://127.0.0.1:9", *LOAD)
     assert swept.code == 2
     assert "cannot sweep header" in swept.error_line
@@ -140,7 +140,7 @@ def test_a_wrong_kind_in_the_file_is_not_shown(cbbench: Call) -> None:
 
 def test_a_renewed_key_is_the_same_work_and_another_route_is_not() -> None:
     def work(*headers: str) -> str:
-        return build_config({"url": "http://127.0.0.1:9", "header": headers}).config_hash()
+        return build_settings({"url": "http://127.0.0.1:9", "header": headers}).config_hash()
 
     assert work("Authorization: Bearer a", "X-Route: a") == work("Authorization: Bearer b", "X-Route: a")
     assert work("X-Route: a") != work("X-Route: b")

@@ -216,7 +216,7 @@ def test_a_server_that_dies_while_it_is_loaded(script: Callable[[str], str], tmp
         (("--launch", "serve '{value} {port}"), "cannot split"),
         (("--launch", "no-such-program {value} {port}"), "cannot start no-such-program: no such file"),
         (("--launch", "x {value} {port}", "--url", "http://h:1"), "--url cannot name another"),
-        (("--launch", "x {value} {port}", "--max-num-seqs", 4), "--max-num-seqs is a setting of cbbench's own engine"),
+        (("--launch", "x {value} {port}", "--max-num-seqs", 4), "--max-num-seqs: belongs to cbbench's own engine"),
         (("--launch", "x {port}"), "cannot sweep 'knob'"),
         (("--ready-timeout", 5), "cannot sweep 'knob'"),
         (("--launch", "x {value} {port}", "--no-scrape", "--metrics-url", "http://h:1"), "--metrics-url"),
@@ -234,5 +234,5 @@ def test_bad_input(cbbench: Call, arguments: tuple[object, ...], words: str) -> 
 
 def test_bad_input_of_run(cbbench: Call) -> None:
     assert "{value}" in cbbench("run", "--launch", "x {value} {port}", *WORK).error_line
-    assert "--ready-timeout needs --launch" in cbbench("run", "--ready-timeout", 5, *WORK).error_line
+    assert "--ready-timeout: needs --launch" in cbbench("run", "--ready-timeout", 5, *WORK).error_line
     assert "needs --url" in cbbench("run", "--no-scrape", *WORK).error_line

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cbbench.experiment.campaign import schedule_s
-from cbbench.validation import build_config
+from cbbench.settings.build import build_settings
 from reports.folder import read_record, read_run
 from tests.cbbench.conftest import Outcome
 from tests.wire.fake import FakeServer
@@ -121,9 +121,9 @@ def test_tenants_have_stages_too(cbbench: Call) -> None:
 def test_too_few_requests_for_the_last_stage_are_told(cbbench: Call) -> None:
     outcome = cbbench("run", *SIMULATED, "--rate", "2 for 60s, 10", "-o", "out")
     assert "the last stage of the rate, 10, begins at 60 s, after the last request: " in outcome.err
-    assert "--num-requests 121" in outcome.err
+    assert "it takes about 121 requests" in outcome.err
     many = cbbench("run", *SIMULATED, "--rate", "20 for 100s, 10", "-o", "many")
-    assert "--num-requests 2001" in many.err, "as the flag takes it"
+    assert "it takes about 2001 requests" in many.err, "as the flag takes it"
     short = cbbench("run", *SIMULATED, "--rate", STAGES, "--duration", 30, "-o", "short")
     assert "2 for 20s, begins at 40 s, after the last request: a longer --duration" in short.err
     assert "begins at" not in cbbench("run", *SIMULATED, "--rate", STAGES, "-o", "whole").err
@@ -163,13 +163,13 @@ def test_a_rate_with_stages_is_no_value_of_a_sweep(cbbench: Call) -> None:
 
 def test_one_schedule_is_one_setting_however_it_is_written() -> None:
     spellings = ("2 for 1m,8 for 60 s, 2.0", "2 for 60s, 8 for 60.0s, 2..2 for 5s", "2 for 60s, 8 for 60s, 2")
-    first, other, last = (build_config({"rate": rate}).config_hash() for rate in spellings)
+    first, other, last = (build_settings({"rate": rate}).config_hash() for rate in spellings)
     assert first == last != other
 
 
 def test_how_long_it_takes_is_known_before() -> None:
     def lasts_s(**given: Any) -> float:
-        return schedule_s(build_config({"url": "http://127.0.0.1:9", **given}))
+        return schedule_s(build_settings({"url": "http://127.0.0.1:9", **given}))
 
     assert lasts_s(rate=STAGES, num_requests=280) == 60
     assert lasts_s(rate="2..10 for 10s", num_requests=70) == 11

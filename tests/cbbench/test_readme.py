@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from cbbench.cli.options import CONFIG_FILE, DEBUG, RUN_OPTIONS
+from cbbench.cli.options import CONFIG_FILE, DEBUG, run_options
 from tests.cbbench.conftest import Outcome
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -48,7 +48,7 @@ def test_block_runs(cbbench: Callable[..., Outcome], block: list[list[str]]) -> 
 
 
 def test_flags_exist() -> None:
-    declared = [option.annotation.__metadata__[0] for option in (*RUN_OPTIONS, CONFIG_FILE, DEBUG)]
+    declared = [option.annotation.__metadata__[0] for option in (*run_options(), CONFIG_FILE, DEBUG)]
     known = {name for one in declared for names in (one.default, *one.param_decls) for name in names.split("/")}
     known |= {"--values", "--adaptive", "--repeat", "--port", "--format", "--version", "--help"}
     used = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))

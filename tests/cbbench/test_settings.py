@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cbbench.config import UsageError
-from cbbench.settings import gather, read_config_files
-from cbbench.validation import build_config
+from cbbench.settings.build import build_settings
+from cbbench.settings.sources import gather, read_config_files
+from workloads.errors import CbbenchError
 
 
 @pytest.fixture(autouse=True)
@@ -27,19 +27,20 @@ def test_no_file_no_settings() -> None:
 
 def test_flags_win_over_the_file_and_the_file_over_the_workload() -> None:
     write('workload = "bus-stop"\nmax-num-seqs = 7\nseed = 3\nrate = 2\nsla = ["p99_ttft_ms<=500"]\n')
-    config = build_config(gather("run", {"seed": 5, "max_num_seqs": None, "sla": []}))
-    assert (config.seed, config.max_num_seqs, config.rate) == (5, 7, 2.0)
-    assert config.sla == ("p99_ttft_ms<=500",)
+    config = build_settings(gather("run", {"seed": 5, "max_num_seqs": None, "sla": []}))
+    assert (config.workload.seed, config.scheduler.max_num_seqs, config.load.rate) == (5, 7, 2.0)
+    assert [one.expr for one in config.slo.sla] == ["p99_ttft_ms<=500"]
 
 
 def test_of_what_may_be_there_more_than_once_one_needs_no_list() -> None:
-    write('sla = "p99_ttft_ms<=500"\n[run]\nquota = "a:rows=4"\n')
-    config = build_config(gather("run", {}))
-    assert (config.sla, config.quota) == (("p99_ttft_ms<=500",), ("a:rows=4",))
+    write('sla = "p99_ttft_ms<=500"\n[run]\nquota = "a:max-num-seqs=4"\n')
+    config = build_settings(gather("run", {}))
+    assert [one.expr for one in config.slo.sla] == ["p99_ttft_ms<=500"]
+    assert [(one.tenant, one.limits.rows) for one in config.scheduler.quota] == [("a", 4)]
 
 
 def test_a_workload_suggests() -> None:
-    assert build_config(gather("run", {"workload": "bus-stop"})).max_num_seqs == 3
+    assert build_settings(gather("run", {"workload": "bus-stop"})).scheduler.max_num_seqs == 3
 
 
 def test_tables_belong_to_their_command() -> None:
@@ -51,8 +52,8 @@ def test_tables_belong_to_their_command() -> None:
 def test_later_files_are_laid_over_earlier_ones() -> None:
     Path("first.toml").write_text("seed = 1\nrate = 2\n[run]\nmax-num-seqs = 7\n", encoding="utf-8")
     Path("second.toml").write_text("seed = 3\n", encoding="utf-8")
-    config = build_config(gather("run", {"config": [Path("first.toml"), Path("second.toml")]}))
-    assert (config.seed, config.rate, config.max_num_seqs) == (3, 2.0, 7)
+    config = build_settings(gather("run", {"config": [Path("first.toml"), Path("second.toml")]}))
+    assert (config.workload.seed, config.load.rate, config.scheduler.max_num_seqs) == (3, 2.0, 7)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_later_files_are_laid_over_earlier_ones() -> None:
 )
 def test_one_line_names_file_and_key(text: str, names: list[str]) -> None:
     write(text)
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(CbbenchError) as caught:
         read_config_files([], "run")
     message = str(caught.value)
     assert "\n" not in message
@@ -86,10 +87,10 @@ def test_one_line_names_file_and_key(text: str, names: list[str]) -> None:
 
 def test_not_text() -> None:
     Path("cbbench.toml").write_bytes(b"seed = \xff\xfe")
-    with pytest.raises(UsageError, match="UTF-8"):
+    with pytest.raises(CbbenchError, match="UTF-8"):
         read_config_files([], "run")
 
 
 def test_named_file_must_exist() -> None:
-    with pytest.raises(UsageError, match=r"--config: no\.toml"):
+    with pytest.raises(CbbenchError, match=r"config: no\.toml"):
         read_config_files([Path("no.toml")], "run")

@@ -50,7 +50,7 @@ def test_policies_are_compared_for_the_tenant_that_matters(cbbench: Call) -> Non
 def test_a_tenant_that_is_not_there_is_said_before_the_run(cbbench: Call, command: tuple[str, ...]) -> None:
     outcome = cbbench(*command, *FLOOD, "--sla", "p99_ttft_ms[tenant=loud]<=500", "-o", "out")
     assert outcome.code == 2
-    assert '--sla "p99_ttft_ms[tenant=loud]<=500": no such tenant; there are quiet, noisy' in outcome.error_line
+    assert '--sla: "p99_ttft_ms[tenant=loud]<=500": no such tenant; there are quiet, noisy' in outcome.error_line
     assert not Path("out").exists()
 
 

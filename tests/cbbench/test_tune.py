@@ -175,7 +175,7 @@ def test_the_runs_allowed_end_the_search(cbbench: Callable[..., Outcome], own_fo
     outcome = cbbench(*SIMULATED, *CHAT, "--most-runs", 1, "-o", "tuned")
     (stage,) = read_tune(own_folder / "tuned").stages
     assert len(stage.trials) == 1
-    assert "--most-runs" in stage.ended
+    assert "most_runs" in stage.ended
     assert outcome.code == 3
     assert not stage.advice, "what no setting can do is not known before they are tried"
 
@@ -201,7 +201,7 @@ def test_each_search_names_the_flag_that_bounds_it(cbbench: Callable[..., Outcom
     cbbench("tune", *tiny, *work, "--sla", "p99_tpot_ms<=0.01", "-o", "tuned")
     _explored, confirmed = read_tune(own_folder / "tuned").stages
     assert not confirmed.best.meets
-    assert confirmed.ended == "Runs allowed: 1, and they are spent; --confirm-runs N allows more."
+    assert confirmed.ended == "Runs allowed: 1, and they are spent; confirm_runs allows more."
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from cbbench.config import RunConfig
 from cbbench.experiment.engine_factories.openai import OpenAI
 from cbbench.experiment.engine_factories.reference import Reference
 from cbbench.experiment.engine_factories.simulated import Simulated
+from cbbench.settings.run import RunSettings
 from engines.base import Engine
 from reports.schema import EngineInfo
 from workloads.plan import RequestPlan
@@ -18,7 +18,7 @@ from workloads.prompt_texts import Encode
 
 
 class Kind(Protocol):
-    def context_tokens(self, config: RunConfig) -> int:
+    def context_tokens(self, config: RunSettings) -> int:
         """Longest prompt + output a request may have."""
         ...
 
@@ -26,10 +26,10 @@ class Kind(Protocol):
         """What counts the tokens of prompts that a file has; None: nobody here does."""
         ...
 
-    def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]: ...
+    def engine(self, config: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]: ...
 
 
-def kind_of(config: RunConfig) -> Kind:
-    if config.url is not None or config.engine == "openai":
+def kind_of(config: RunSettings) -> Kind:
+    if config.server.url is not None or config.engine.kind == "openai":
         return OpenAI(config)
-    return Simulated(config) if config.engine == "simulated" else Reference(config)
+    return Simulated(config) if config.engine.kind == "simulated" else Reference(config)

@@ -7,13 +7,14 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.engine_factories.schedulers import budget_tokens, info_of, pair_of, scheduler_of
 from cbbench.experiment.kv_demand import blocks_for_every_seat, refuse_what_never_fits, refuse_what_never_fits_a_pair
+from cbbench.settings.run import RunSettings
 from engines.base import Engine
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import Sampling
 from reports.schema import EngineInfo
+from workloads.errors import CbbenchError
 from workloads.plan import RequestPlan
 from workloads.prompt_texts import Encode
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Reference:
     """Model settings (model, weights, device, dtype) come from `base`; everything else from each run's config."""
 
-    def __init__(self, base: RunConfig) -> None:
+    def __init__(self, base: RunSettings) -> None:
         self._base = base
 
     @cached_property
@@ -32,58 +33,62 @@ class Reference:
         from engines.reference import load_model
 
         base = self._base
-        return load_model(base.model, weights=base.weights, device=base.device, dtype=base.dtype)
+        return load_model(
+            base.engine.model, weights=base.engine.weights, device=base.engine.device, dtype=base.engine.dtype
+        )
 
-    def context_tokens(self, config: RunConfig) -> int:
-        return config.max_model_len or self.model.context_tokens
+    def context_tokens(self, config: RunSettings) -> int:
+        return config.scheduler.max_model_len or self.model.context_tokens
 
     def encode(self) -> Encode | None:
         from engines.tokenizers.prompt_encoder import prompt_encoder
 
-        return prompt_encoder(self._base.model, random_weights=self._base.weights == "random")
+        return prompt_encoder(self._base.engine.model, random_weights=self._base.engine.weights == "random")
 
-    def scheduler(self, config: RunConfig, kv_blocks: int) -> SchedulerConfig:
+    def scheduler(self, config: RunSettings, kv_blocks: int) -> SchedulerConfig:
         made = scheduler_of(config, kv_blocks, self.context_tokens(config), self.model.device)
-        if config.swap_blocks is not None or not made.swap_blocks:
+        if config.scheduler.swap_blocks is not None or not made.swap_blocks:
             return made
         from engines.reference.kv_capacity import swap_blocks_for_host
 
-        return replace(made, swap_blocks=min(made.swap_blocks, swap_blocks_for_host(self.model, config.block_size)))
+        return replace(
+            made, swap_blocks=min(made.swap_blocks, swap_blocks_for_host(self.model, config.scheduler.block_size))
+        )
 
-    def kv_blocks_in_memory(self, config: RunConfig) -> int:
+    def kv_blocks_in_memory(self, config: RunSettings) -> int:
         from engines.reference.kv_capacity import GPU_SHARE, default_kv_blocks
 
         return default_kv_blocks(
             self.model,
-            block_size=config.block_size,
-            max_num_seqs=config.max_num_seqs,
+            block_size=config.scheduler.block_size,
+            max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=self.context_tokens(config),
             max_num_batched_tokens=budget_tokens(config, self.model.device),
-            attention=config.attention,
-            gpu_memory_utilization=config.gpu_memory_utilization or GPU_SHARE,
+            attention=config.engine.attention,
+            gpu_memory_utilization=config.engine.gpu_memory_utilization or GPU_SHARE,
         )
 
-    def kv_blocks(self, config: RunConfig, most: int | None) -> int:
+    def kv_blocks(self, config: RunSettings, most: int | None) -> int:
         """Usable blocks of the pool. most: what the plan's requests can ever need, if that is known."""
-        if config.gpu_memory_utilization is not None and self.model.device == "cpu":
-            raise UsageError("--gpu-memory-utilization: the model runs on a CPU; --kv-blocks N sets its KV cache")
-        if config.kv_blocks:
-            return config.kv_blocks
+        if config.engine.gpu_memory_utilization is not None and self.model.device == "cpu":
+            raise CbbenchError("gpu_memory_utilization", "the model runs on a CPU; `kv_blocks` N sets its KV cache")
+        if config.scheduler.kv_blocks:
+            return config.scheduler.kv_blocks
         blocks = self.kv_blocks_in_memory(config)
         on_gpu = self.model.device != "cpu"
-        if on_gpu and config.disaggregate:
+        if on_gpu and config.disaggregation.disaggregate:
             blocks = max(1, blocks // 2)  # both pools are in the one GPU's memory
-        if most is not None and config.gpu_memory_utilization is None:
+        if most is not None and config.engine.gpu_memory_utilization is None:
             blocks = min(blocks, most)
         if on_gpu:
-            each = " for each instance" if config.disaggregate else ""
-            print(f"{blocks:,} KV blocks of {config.block_size} tokens{each}", file=sys.stderr)
+            each = " for each instance" if config.disaggregation.disaggregate else ""
+            print(f"{blocks:,} KV blocks of {config.scheduler.block_size} tokens{each}", file=sys.stderr)
         return blocks
 
-    def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
+    def engine(self, config: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
         from engines.reference.engine import ReferenceEngine
 
-        if config.disaggregate:
+        if config.disaggregation.disaggregate:
             return self._pair(config, plan)
         most = blocks_for_every_seat(plan, config, self.context_tokens(config))
         scheduler = self.scheduler(config, self.kv_blocks(config, most))
@@ -91,7 +96,7 @@ class Reference:
         engine = ReferenceEngine(self.model, scheduler, **self._settings(config))
         return engine, info_of("reference", config, scheduler, self.model.name, self.model.device, engine.describe())
 
-    def _pair(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
+    def _pair(self, config: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
         from engines.reference.disaggregated import DisaggregatedReferenceEngine
 
         most = blocks_for_every_seat(plan, config, self.context_tokens(config))
@@ -101,12 +106,17 @@ class Reference:
         return engine, info_of("reference", config, pair.decode, self.model.name, self.model.device, engine.describe())
 
     @staticmethod
-    def _settings(config: RunConfig) -> dict[str, Any]:
+    def _settings(config: RunSettings) -> dict[str, Any]:
         """What an engine wants to know beside its scheduler."""
         return {
-            "prompt_seed": config.prompt_seed,
-            "ignore_eos": config.ignore_eos,
-            "sampling": Sampling(config.temperature, config.top_k, config.top_p, seed=config.prompt_seed),
-            "attention": config.attention,
-            "cuda_graphs": config.cuda_graphs,
+            "prompt_seed": config.workload.prompt_seed,
+            "ignore_eos": config.workload.ignore_eos,
+            "sampling": Sampling(
+                config.workload.temperature,
+                config.workload.top_k,
+                config.workload.top_p,
+                seed=config.workload.prompt_seed,
+            ),
+            "attention": config.engine.attention,
+            "cuda_graphs": config.engine.cuda_graphs,
         }

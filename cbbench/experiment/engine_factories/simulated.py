@@ -6,11 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cbbench.config import RunConfig, UsageError
 from cbbench.experiment.engine_factories.schedulers import info_of, pair_of, scheduler_of
 from cbbench.experiment.kv_demand import blocks_for_every_seat, refuse_what_never_fits, refuse_what_never_fits_a_pair
+from cbbench.settings.run import RunSettings
 from engines.base import Engine
 from reports.schema import EngineInfo
+from workloads.errors import CbbenchError
 from workloads.plan import RequestPlan
 from workloads.prompt_texts import Encode
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Simulated:
-    def __init__(self, base: RunConfig) -> None:
+    def __init__(self, base: RunSettings) -> None:
         self._base = base
 
     @cached_property
@@ -27,23 +28,29 @@ class Simulated:
         from engines.simulated.selection import select_step_times
 
         base = self._base
-        return select_step_times(Path(base.law) if base.law else None, base.hardware, base.model)
+        return select_step_times(
+            Path(base.engine.step_time_model) if base.engine.step_time_model else None,
+            base.engine.hardware,
+            base.engine.model,
+        )
 
     def encode(self) -> Encode | None:
         """By the tokenizer of the model that the law is of."""
         from engines.tokenizers.prompt_encoder import prompt_encoder
 
-        return prompt_encoder(self.law.origin.model or self._base.model, random_weights=False)
+        return prompt_encoder(self.law.origin.model or self._base.engine.model, random_weights=False)
 
-    def context_tokens(self, config: RunConfig) -> int:
+    def context_tokens(self, config: RunSettings) -> int:
         from engines.simulated.selection import default_context_tokens
 
-        known = default_context_tokens(self.law, config.model)
-        if config.max_model_len and config.max_model_len > known:
-            raise UsageError(f"--max-model-len {config.max_model_len}: the model has a context of {known} tokens")
-        return config.max_model_len or known
+        known = default_context_tokens(self.law, config.engine.model)
+        if config.scheduler.max_model_len and config.scheduler.max_model_len > known:
+            raise CbbenchError(
+                "max_model_len", f"the model has a context of {known} tokens, got {config.scheduler.max_model_len}"
+            )
+        return config.scheduler.max_model_len or known
 
-    def engine(self, config: RunConfig, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
+    def engine(self, config: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
         from engines.simulated.disaggregated import SimulatedDisaggregatedEngine
         from engines.simulated.engine import SimulatedEngine
         from engines.simulated.selection import (
@@ -53,21 +60,25 @@ class Simulated:
             refuse_untokenised,
         )
 
-        refuse_untokenised(plan, prefix_caching=config.prefix_caching)
-        if config.on_kv_pressure == "swap":
+        refuse_untokenised(plan, prefix_caching=config.scheduler.prefix_caching)
+        if config.scheduler.on_kv_pressure == "swap":
             refuse_free_swaps(self.law)
-        law = self.law.with_blocks_of(config.block_size)
+        law = self.law.with_blocks_of(config.scheduler.block_size)
         context = self.context_tokens(config)
-        blocks = config.kv_blocks or default_kv_blocks(
-            law, config.hardware, config.model, config.block_size, config.gpu_memory_utilization
+        blocks = config.scheduler.kv_blocks or default_kv_blocks(
+            law,
+            config.engine.hardware,
+            config.engine.model,
+            config.scheduler.block_size,
+            config.engine.gpu_memory_utilization,
         )
         device = "cpu" if self.law.origin.device == "cpu" else "cuda"  # a law's device may be a GPU's name
         scheduler = scheduler_of(config, blocks or blocks_for_every_seat(plan, config, context), context, device)
-        model, device = self.law.origin.model or config.model, config.hardware or device
-        if config.disaggregate:
+        model, device = self.law.origin.model or config.engine.model, config.engine.hardware or device
+        if config.disaggregation.disaggregate:
             pair = pair_of(config, scheduler)
             refuse_what_never_fits_a_pair(config, plan, pair)
-            link_bytes_per_s = kv_link_bytes_per_s(law, config.hardware, config.kv_link_gb_per_s)
+            link_bytes_per_s = kv_link_bytes_per_s(law, config.engine.hardware, config.disaggregation.kv_link_gb_per_s)
             two = SimulatedDisaggregatedEngine(pair, law, link_bytes_per_s, law.origin.kv_bytes_per_token or 0)
             return two, info_of("simulated", config, scheduler, model, device, two.describe())
         refuse_what_never_fits(config, plan, scheduler)

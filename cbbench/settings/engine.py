@@ -1,0 +1,217 @@
+"""Settings of what runs the requests: an engine of ours, or a server over HTTP."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from cbbench.settings.facts import ONCE, OPENAI, OURS, REFERENCE, SERVER, SET, SHOWN, SIMULATED, setting
+
+if TYPE_CHECKING:
+    from cbbench.settings.values import ExtraBody, Header
+else:
+    ExtraBody = Header = object  # their module loads NumPy
+
+_of_engine = partial(setting, panel="Engine")
+_of_model = partial(setting, panel="Engine", unswept=ONCE, loaded_once=True, served=True)
+_of_server = partial(setting, panel="Server over HTTP", engines=OPENAI)
+
+
+class EngineSettings(Struct, frozen=True, kw_only=True):
+    """What runs the requests. None: the default depends on something else."""
+
+    kind: Annotated[
+        Literal["reference", "openai", "simulated"],
+        Meta(
+            description="What runs the requests. reference: cbbench's own engine, in this process. openai: a server at "
+            "`url`. simulated: the same scheduler on a virtual clock. Default: reference.",
+            extra=_of_engine("KIND", unswept=ONCE, loaded_once=True),
+        ),
+    ] = field(default="reference", name="engine")
+    step_time_model: Annotated[
+        str | None,
+        Meta(
+            description="With `engine` simulated: the step times, as `cbbench calibrate RUN` fitted them; a RUN or its "
+            "law.json. Default: none.",
+            extra=_of_engine("RUN", engines=SIMULATED, unswept=ONCE, loaded_once=True, old_name="law"),
+        ),
+    ] = None
+    hardware: Annotated[
+        str | None,
+        Meta(
+            description="With `engine` simulated, instead of `step_time_model`: uncalibrated step times of a device: "
+            "h200, h100, a100, l40s, ... Default: none.",
+            extra=_of_engine("NAME", engines=SIMULATED, unswept=ONCE, loaded_once=True),
+        ),
+    ] = None
+    model: Annotated[
+        str,
+        Meta(
+            description="A known shape (smollm2-135m, qwen3-0.6b, llama-3.1-8b, tiny), a GGUF file or a Hugging Face "
+            "folder. Default: smollm2-135m; tiny is a small random model.",
+            extra=_of_model("NAME"),
+        ),
+    ] = "smollm2-135m"
+    weights: Annotated[
+        Literal["auto", "random"],
+        Meta(
+            description="random: seeded random weights of that shape, with no file. Default: auto, the real ones.",
+            extra=_of_model("KIND", engines=REFERENCE),
+        ),
+    ] = "auto"
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        Meta(
+            description="Where the model runs: cpu or cuda. Default: auto, a GPU if there is one.",
+            extra=_of_model("NAME", engines=REFERENCE),
+        ),
+    ] = "auto"
+    dtype: Annotated[
+        Literal["auto", "bf16", "fp16", "fp32"],
+        Meta(
+            description="Precision of weights and KV cache: bf16, fp16 or fp32. Default: auto, bf16 where the hardware "
+            "is fast at it, else fp32.",
+            extra=_of_model("TYPE", engines=REFERENCE),
+        ),
+    ] = "auto"
+    attention: Annotated[
+        Literal["auto", "torch", "triton", "flashinfer"],
+        Meta(
+            description="Kernels of a step: torch, or on a GPU triton; flashinfer: triton, with attention by "
+            "FlashInfer and without CUDA graphs. Default: auto, triton where it can run.",
+            extra=_of_engine("KIND", engines=REFERENCE, served=True),
+        ),
+    ] = "auto"
+    cuda_graphs: Annotated[
+        bool | None,
+        Meta(
+            description="Replay steps that only decode from CUDA graphs, one per number of rows. Default: on a GPU "
+            "with triton.",
+            extra=_of_engine(engines=REFERENCE, served=True),
+        ),
+    ] = None
+    gpu_memory_utilization: Annotated[
+        float | None,
+        Meta(
+            gt=0,
+            le=1,
+            description="On a GPU, or with `hardware`: the share of the memory left beside the weights (and, on a GPU, "
+            "the largest step) that the KV cache takes; `kv_blocks` wins. Default: 0.9, and on a GPU no more than all "
+            "slots need.",
+            extra=_of_engine("SHARE", engines=OURS, served=True),
+        ),
+    ] = None
+
+
+class ServerSettings(Struct, frozen=True, kw_only=True):
+    """The server that is loaded, and how."""
+
+    url: Annotated[
+        str | None,
+        Meta(
+            description="Load this server over HTTP, as in http://127.0.0.1:8000. Default: none. The key, if it wants "
+            "one, is taken from OPENAI_API_KEY.",
+            extra=setting("URL", panel="Server over HTTP", unswept=SERVER, loaded_once=True),
+        ),
+    ] = None
+    api: Annotated[
+        Literal["completions", "chat", "tgi"],
+        Meta(
+            description="What to speak: completions, chat, or tgi (its own /generate_stream). Default: completions.",
+            extra=_of_server("WORD"),
+        ),
+    ] = "completions"
+    prompt_form: Annotated[
+        Literal["auto", "ids", "text"],
+        Meta(
+            description="Send prompts as token ids, exact in length, or as text. Default: auto, ids where the server "
+            "takes them.",
+            extra=_of_server("WORD"),
+        ),
+    ] = "auto"
+    warmup: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Requests sent before the run, with other prompts. Default: 4.",
+            extra=_of_server("N"),
+        ),
+    ] = 4
+    workers: Annotated[
+        int | Literal["auto"],
+        Meta(
+            description="Processes that send: a number or auto. Default: 1.",
+            extra=_of_server("N", hashed="never", given=str | int, parse="cbbench.settings.values:parse_workers"),
+        ),
+    ] = 1
+    extra_body: Annotated[
+        ExtraBody | None,
+        Meta(
+            description="JSON object merged into every request. Default: none.",
+            extra=_of_server("JSON", given=str, parse="cbbench.settings.values:parse_extra_body"),
+        ),
+    ] = None
+    header: Annotated[
+        tuple[Header, ...],
+        Meta(
+            description="Header of every request, as in 'X-Tenant: a'; repeat for more. Results have its name, never "
+            "its value. Default: none.",
+            extra=_of_server(
+                "'N: V'",
+                secret=True,
+                unswept="goes with every request of every point; a sweep's files would tell its values",
+                given=list[str],
+                parse="cbbench.settings.values:parse_headers",
+            ),
+        ),
+    ] = ()
+    read_timeout: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1e9,
+            description="Seconds without a byte of an answer after which it failed. Default: 600.",
+            extra=_of_server("S"),
+        ),
+    ] = 600.0
+    ca_file: Annotated[
+        str | None,
+        Meta(
+            description="Certificates to trust instead of the system's. Default: none.",
+            extra=_of_server("FILE", unswept=SERVER),
+        ),
+    ] = None
+    scrape: Annotated[
+        bool,
+        Meta(
+            description="Read the server's /metrics four times a second: its queue, KV usage and preemptions. "
+            "Default: on.",
+            extra=_of_server(hashed="never", unswept=SHOWN),
+        ),
+    ] = True
+    metrics_url: Annotated[
+        str | None,
+        Meta(
+            description="Where its metrics are, if not at /metrics of `url`. Default: there.",
+            extra=_of_server("URL", hashed="never", unswept=SHOWN, needs={"scrape": True}),
+        ),
+    ] = None
+    launch: Annotated[
+        str | None,
+        Meta(
+            description="Instead of `url`: start this server, load it and end it, as in 'vllm serve MODEL --port "
+            "{port}'. A sweep starts one per setting, its values in place of {value} or {PARAM}. Default: none.",
+            extra=setting("COMMAND", panel="Server over HTTP", unswept=SERVER),
+        ),
+    ] = None
+    ready_timeout: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1e9,
+            description="Seconds a launched server has to become ready. Default: 600.",
+            extra=setting("S", panel="Server over HTTP", hashed="never", unswept=SHOWN, needs={"launch": SET}),
+        ),
+    ] = 600.0

@@ -1,0 +1,112 @@
+"""Settings that are more than a word or a number: parsed once, into values, when settings are built.
+
+A parser takes what was given and raises ValueError in one line, which says what would be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from cbbench.settings.facts import FromText
+from engines.remote import headers
+from engines.scheduling.resource_gate import Quota
+
+AtLeastOne = Annotated[int, Meta(ge=1, le=100_000_000)]
+OLD_SLOT_LIMIT = "rows"  # a tenant's max-num-seqs, until the next release
+
+
+class PromptBuckets(FromText, frozen=True):
+    """lengths: ascending, in tokens."""
+
+    lengths: tuple[int, ...]
+
+
+class ExtraBody(FromText, frozen=True):
+    """content: goes into every request's body."""
+
+    content: dict[str, Any]
+
+
+class Header(FromText, frozen=True):
+    """A header of every request. A key that was renewed makes no other work; another route does."""
+
+    name: str
+    value: str
+
+    @property
+    def identity(self) -> list[str] | None:
+        return None if headers.is_credential(self.name) else [self.name, self.value]
+
+
+class TenantQuota(FromText, frozen=True):
+    """limits: of one tenant."""
+
+    tenant: str
+    limits: Quota
+
+    @property
+    def identity(self) -> str:
+        """As sweeps have it that were made when max-num-seqs was called rows."""
+        tenant, colon, limits = self.text.partition(":")
+        return tenant + colon + limits.replace("max-num-seqs", OLD_SLOT_LIMIT).replace("max_num_seqs", OLD_SLOT_LIMIT)
+
+
+class _Limits(msgspec.Struct, forbid_unknown_fields=True):
+    max_num_seqs: AtLeastOne | None = None
+    kv_blocks: AtLeastOne | None = None
+    tokens_per_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+
+
+def parse_buckets(text: str) -> PromptBuckets:
+    """Ascending prompt lengths out of "512,4096"; none out of an empty text."""
+    try:
+        return PromptBuckets(text, tuple(int(word) for word in text.split(",")) if text else ())
+    except ValueError:
+        raise ValueError(f"want ascending prompt lengths like 512,4096, got {text!r}") from None
+
+
+def parse_quotas(texts: Sequence[str]) -> tuple[TenantQuota, ...]:
+    """Of "a:max-num-seqs=4,kv-blocks=100,tokens-per-s=500", one text a tenant."""
+    quotas: dict[str, TenantQuota] = {}
+    for text in texts:
+        tenant, _, limits = text.partition(":")
+        pairs = [part.partition("=")[::2] for part in limits.replace("-", "_").split(",")]
+        pairs = [("max_num_seqs" if name == OLD_SLOT_LIMIT else name, limit) for name, limit in pairs]
+        try:
+            if not tenant or tenant in quotas or len(dict(pairs)) != len(pairs):
+                raise ValueError(text)
+            given = msgspec.convert(dict(pairs), _Limits, strict=False)
+        except (ValueError, msgspec.ValidationError):
+            raise ValueError(
+                "want TENANT:LIMIT=N,... once a tenant, each limit (max-num-seqs, kv-blocks, tokens-per-s) once and "
+                f"above 0, got {text!r}"
+            ) from None
+        quotas[tenant] = TenantQuota(text, tenant, Quota(given.max_num_seqs, given.kv_blocks, given.tokens_per_s))
+    return tuple(quotas.values())
+
+
+def parse_headers(texts: Sequence[str]) -> tuple[Header, ...]:
+    """The error never shows a value."""
+    parsed = headers.parse_headers(texts)
+    return tuple(Header(text, name, value) for text, (name, value) in zip(texts, parsed, strict=True))
+
+
+def parse_workers(given: str | int) -> int | Literal["auto"]:
+    if given == "auto":
+        return "auto"
+    text = str(given)
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"want a whole number from 1 on, or auto, got {given!r}")
+    return int(text)
+
+
+def parse_extra_body(text: str) -> ExtraBody:
+    """A JSON object; an empty one out of an empty text."""
+    try:
+        return ExtraBody(text, msgspec.json.decode(text, type=dict[str, Any]) if text else {})
+    except msgspec.DecodeError as error:
+        raise ValueError(f"want a JSON object like '{{\"seed\": 1}}': {error}") from None
