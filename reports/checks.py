@@ -37,7 +37,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What `cbbench gate --json` prints."""
+    """All checks with their verdict and exit code: the JSON that `cbbench gate` prints."""
 
     schema: Literal["cbbench.gate/1"] = CHECKS_SCHEMA
     verdict: CheckVerdict

@@ -1,4 +1,4 @@
-"""A run as the flat JSON of `vllm bench serve --save-result --save-detailed`.
+"""A run as the flat JSON that `vllm bench serve` saves, with the details of single requests.
 
 Names and order are those of vllm/benchmarks/serve.py@009e6d4a. What was not measured is null, where vLLM writes 0;
 a run does not keep generated texts, so that column is missing. Keys that begin with cbbench_ are as vLLM's option

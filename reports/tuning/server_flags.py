@@ -15,18 +15,18 @@ from typing import Any
 from reports.sweep_schema import Value
 
 VLLM = {
-    "max_num_seqs": "--max-num-seqs",
-    "max_num_batched_tokens": "--max-num-batched-tokens",
-    "max_model_len": "--max-model-len",
-    "kv_blocks": "--num-gpu-blocks-override",
-    "block_size": "--block-size",
-    "max_prompt_chunk": "--long-prefill-token-threshold",
+    "max_num_seqs": "max-num-seqs",
+    "max_num_batched_tokens": "max-num-batched-tokens",
+    "max_model_len": "max-model-len",
+    "kv_blocks": "num-gpu-blocks-override",
+    "block_size": "block-size",
+    "max_prompt_chunk": "long-prefill-token-threshold",
 }
 SGLANG = {
-    "max_num_seqs": "--max-running-requests",
-    "max_num_batched_tokens": "--chunked-prefill-size",
-    "max_model_len": "--context-length",
-    "block_size": "--page-size",
+    "max_num_seqs": "max-running-requests",
+    "max_num_batched_tokens": "chunked-prefill-size",
+    "max_model_len": "context-length",
+    "block_size": "page-size",
 }
 
 
@@ -39,7 +39,7 @@ def toml_of(settings: Mapping[str, Any], comment: str) -> str:
 
 def vllm_flags(settings: Mapping[str, Value]) -> tuple[str, list[str]]:
     """(flags, settings without a flag)."""
-    flags = [f"{VLLM[name]} {value}" for name, value in settings.items() if name in VLLM]
+    flags = [_flag(VLLM[name], value) for name, value in settings.items() if name in VLLM]
     flags += [_switch("enable-prefix-caching", settings["prefix_caching"])] if "prefix_caching" in settings else []
     flags += [_switch("enable-chunked-prefill", settings["chunked_prefill"])] if "chunked_prefill" in settings else []
     return " ".join(flags), _without(settings, {*VLLM, "prefix_caching", "chunked_prefill"})
@@ -47,11 +47,15 @@ def vllm_flags(settings: Mapping[str, Value]) -> tuple[str, list[str]]:
 
 def sglang_flags(settings: Mapping[str, Value]) -> tuple[str, list[str]]:
     """(flags, settings without a flag). SGLang sizes its KV pool in tokens, not blocks."""
-    flags = [f"{SGLANG[name]} {value}" for name, value in settings.items() if name in SGLANG]
+    flags = [_flag(SGLANG[name], value) for name, value in settings.items() if name in SGLANG]
     if "kv_blocks" in settings and "block_size" in settings:
-        flags.append(f"--max-total-tokens {int(settings['kv_blocks']) * int(settings['block_size'])}")
-    flags += ["--disable-radix-cache"] if settings.get("prefix_caching") is False else []
+        flags.append(_flag("max-total-tokens", int(settings["kv_blocks"]) * int(settings["block_size"])))
+    flags += [_switch("disable-radix-cache", True)] if settings.get("prefix_caching") is False else []
     return " ".join(flags), _without(settings, {*SGLANG, "kv_blocks", "prefix_caching"})
+
+
+def _flag(name: str, value: Value) -> str:
+    return f"--{name} {value}"
 
 
 def _switch(name: str, on: Value) -> str:
