@@ -24,7 +24,7 @@ from reports.stages import Stages
 from reports.summary import completed_run
 from reports.summary_schema import StageGroup, Summary, first_failed_stage
 from tests.reports.factory import header, record, row
-from tests.reports.test_scope import STEPS, stepped, stepped_run
+from tests.reports.test_sla_scope import STEPS, stepped, stepped_run
 from workloads.plan import UGAP
 from workloads.rates import NS
 
