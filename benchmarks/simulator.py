@@ -18,12 +18,12 @@ import numpy as np
 from engines.base import SilentObserver
 from engines.scheduling.config import SchedulerConfig
 from engines.simulated.engine import SimulatedEngine
-from engines.simulated.step_time import DecodeTerms, GapTerms, MixedTerms, Origin, StepTimeModel
+from engines.simulated.step_time import DecodeTerms, FittedStepTimes, GapTerms, MixedTerms, Origin
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 from workloads.spec import build_plan
 
-STEP_TIMES_8B = StepTimeModel(
+STEP_TIMES_8B = FittedStepTimes(
     calibrated=True,
     decode=DecodeTerms(step=16.88e6, row=41_600.0, kv=153.0),
     mixed=MixedTerms(

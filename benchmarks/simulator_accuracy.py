@@ -38,7 +38,7 @@ from engines.scheduling.plan import StepPlan, StepResult
 from engines.scheduling.request import Request
 from engines.simulated.calibrate import calibrate, measured_steps, pooled
 from engines.simulated.engine import SimulatedEngine
-from engines.simulated.step_time import Origin, StepTimeModel
+from engines.simulated.step_time import FittedStepTimes, Origin
 from reports.metrics import request_times
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
@@ -255,7 +255,7 @@ def _plan(spec: str, num_requests: int, seed: int) -> RequestPlan:
     return build_plan(spec, num_requests=num_requests, seed=seed, arrival="poisson", max_model_len=WIDE.max_model_len)
 
 
-def _fitted(runs: Sequence[RunRecord], max_mean_error: float) -> StepTimeModel:
+def _fitted(runs: Sequence[RunRecord], max_mean_error: float) -> FittedStepTimes:
     measured = pooled([measured_steps(run.steps) for run in runs if len(run.steps)])
     return calibrate(measured, Origin(source="the base"), max_mean_error=max_mean_error)
 

@@ -8,10 +8,14 @@ end before one that was launched earlier: its row waits for that one, and so doe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from statistics import median
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from engines.base import Observer, RunRecord, Signal
 from engines.ledger import LEDGER, StepArray
@@ -19,12 +23,39 @@ from engines.request_table import RequestRow, RequestTable, Status
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Outcome
 from engines.step_runs import StepRuns
+from workloads.columns import IntColumn
 
 SIGNAL_PERIOD_NS = 250_000_000
 CHUNK_STEPS = 256
 THINNING = 1000  # of a virtual run: what is past is sampled so finely, and no finer
 
 _STATUS: dict[str | None, Status] = {"stop": "completed", "length": "completed", "aborted": "cancelled"}
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRequest:
+    row: RequestRow  # but for events_at
+    runs: Sequence[Sequence[int]]  # of its token events: (first step, consecutive steps)
+
+    def event_steps(self) -> NDArray[np.uint32]:
+        """Step number of every token: uint32[output_tokens]."""
+        if not self.runs:
+            return np.empty(0, np.uint32)
+        spelled = [np.arange(first, first + count, dtype=np.uint32) for first, count in self.runs]
+        return spelled[0] if len(spelled) == 1 else np.concatenate(spelled)
+
+
+@dataclass(frozen=True, slots=True)
+class StepBlock:
+    """Consecutive steps of one instance, with what else happened meanwhile, each in order."""
+
+    steps: StepArray
+    ended_in: IntColumn  # step in which each request ended
+    ended: Iterator[EndedRequest]
+    first_in: IntColumn  # step of each first token
+    ttfts_ms: NDArray[np.float64]
+    polled_after: IntColumn  # step after which each request was submitted
+    polled_ns: IntColumn
 
 
 class StepRecorder:
@@ -70,6 +101,36 @@ class StepRecorder:
                     self._end(request, end_ns)
             if end_ns >= self._signals.due_ns:
                 self._sample(end_ns)
+
+    def take_block(self, block: StepBlock) -> None:
+        """As so many take(): of every step, of every request that was submitted, and of those that ended."""
+        steps, at, ended, firsts, polled = block.steps, 0, 0, 0, 0
+        last_step = int(steps["step"][-1]) if len(steps) else 0
+        while True:
+            due_ns = self._signals.due_ns
+            until = int(np.searchsorted(steps["end_ns"], due_ns))
+            poll = max(int(np.searchsorted(block.polled_ns, due_ns)), polled)
+            step = int(steps["step"][until]) if until < len(steps) else last_step + 1
+            now_ns = None
+            if poll < len(block.polled_ns) and block.polled_after[poll] < step:
+                step, now_ns = int(block.polled_after[poll]), int(block.polled_ns[poll])
+                polled = poll + 1
+            elif until < len(steps):
+                now_ns = int(steps["end_ns"][until])
+            stop = int(np.searchsorted(steps["step"], step, side="right"))
+            if stop > at:
+                self._keep(steps[at:stop], stop - at)
+                self._signals.add_steps(steps[at:stop])
+                at = stop
+            first_until = int(np.searchsorted(block.first_in, step, side="right"))
+            self._signals.add_ttfts(block.ttfts_ms[firsts:first_until].tolist())
+            ended_until = len(block.ended_in) if now_ns is None else int(np.searchsorted(block.ended_in, step, "right"))
+            for one in islice(block.ended, ended_until - ended):
+                self._tell(msgspec.structs.replace(one.row, events_at=len(self._events)), one.runs, one.event_steps())
+            firsts, ended = first_until, ended_until
+            if now_ns is None:
+                return
+            self._sample(now_ns)
 
     def _keep(self, steps: StepArray, count: int) -> None:
         """steps: one row or an array of them."""
@@ -122,7 +183,6 @@ class StepRecorder:
             self._tell_request(*self._ended.popleft())
 
     def _tell_request(self, request: Request, now_ns: int) -> None:
-        self._tell_steps()
         row = RequestRow(
             i=request.index,
             scheduled=request.scheduled_ns,
@@ -147,9 +207,13 @@ class StepRecorder:
             transfer_asked=request.transfer_asked_ns,
             transfer_ended=request.transfer_ended_ns,
         )
+        self._tell(row, request.event_runs, request.event_steps())
+
+    def _tell(self, row: RequestRow, runs: Sequence[Sequence[int]], event_steps: NDArray[np.uint32]) -> None:
+        self._tell_steps()
         self._rows.append(row)
-        self._events.append(request.event_runs)
-        self._observer.request_ended(row, request.event_steps())
+        self._events.append(runs)
+        self._observer.request_ended(row, event_steps)
 
 
 class _Signals:
@@ -202,6 +266,9 @@ class _Signals:
         self._decode_rows += int(decode_rows.sum())
         self._last_end_ns[0] = int(ends_ns[-1])
         self._preemptions += int(steps["preempted"].sum())
+
+    def add_ttfts(self, ttfts_ms: Sequence[float]) -> None:
+        self._ttfts_ms.extend(ttfts_ms)
 
     def sample(self, now_ns: int, completed: int) -> Signal:
         span_ns = max(now_ns - self._last_ns, 1)

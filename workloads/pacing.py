@@ -119,6 +119,11 @@ class Pacing:
             heappush(self._permits, now_ns)
 
     @property
+    def schedule_ns(self) -> IntColumn | None:
+        """When each request is meant to be sent, [requests]; None without a rate."""
+        return self._schedule
+
+    @property
     def exhausted(self) -> bool:
         """No further request will ever be handed out. In a closed loop this is known only when a permit is free."""
         if self._next >= self._count:

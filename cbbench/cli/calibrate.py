@@ -12,7 +12,7 @@ import typer
 from cbbench.cli.options import DEBUG, takes
 
 if TYPE_CHECKING:
-    from engines.simulated.step_time import StepTimeModel
+    from engines.simulated.step_time import FittedStepTimes
     from reports.schema import EngineInfo
 
 
@@ -79,7 +79,7 @@ def _check_alike(runs: Sequence[Path], engines: Sequence[EngineInfo]) -> None:
             raise CbbenchError(None, f"{folder}: another model or device than {runs[0]}, so its step times differ")
 
 
-def describe(step_times: StepTimeModel) -> str:
+def describe(step_times: FittedStepTimes) -> str:
     """The model and its errors, as text."""
     decode, mixed, gap = step_times.decode, step_times.mixed, step_times.gap
     lines = [

@@ -1,4 +1,4 @@
-"""AnalyticalStepTime: the time of a step from the shape of a model and the data sheet of a GPU. UNCALIBRATED.
+"""AnalyticalStepTimes: the time of a step from the shape of a model and the data sheet of a GPU. UNCALIBRATED.
 
 One form for all steps; n = tokens of the step, of prompts and outputs together:
 
@@ -17,6 +17,7 @@ Every duration is a sum of Python floats in a fixed order, rounded to whole ns: 
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -25,10 +26,20 @@ import numpy as np
 
 from engines.scheduling.plan import IntArray
 from engines.simulated.power import blend, whole_power
-from engines.simulated.step_time import Origin, StepShape
+from engines.simulated.step_time import Origin, StepShape, StepTables
 
+FULL_CHUNK = 512  # tokens of a prompt chunk from which its attention fills a GPU
+# 1024 · (√(512 / tokens) - 1) by whole-number arithmetic: what shorter chunks cost on top of their pairs.
+NARROW: IntArray = np.array(
+    [0] + [math.isqrt((FULL_CHUNK << 20) // tokens) - 1024 for tokens in range(1, FULL_CHUNK + 1)], dtype=np.int64
+)
 SCHEMA: Final = "cbbench.analytical-step-time/1"
 _blend = lru_cache(maxsize=1 << 16)(blend)
+
+
+def narrow_pairs(tokens: IntArray, pairs: IntArray) -> int:
+    """(query, key) pairs that chunks of `tokens`, too short to fill a GPU, cost on top of their `pairs`; [chunks]."""
+    return int((pairs * NARROW[np.minimum(tokens, FULL_CHUNK)] >> 10).sum())
 
 
 class ExpertTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +63,7 @@ class WindowTerms(msgspec.Struct, frozen=True, kw_only=True):
     pair: float  # ns per (query, key) pair
 
 
-class AnalyticalStepTime(msgspec.Struct, frozen=True, kw_only=True):
+class AnalyticalStepTimes(msgspec.Struct, frozen=True, kw_only=True):
     """ns, each per what its name says."""
 
     schema: Literal["cbbench.analytical-step-time/1"] = SCHEMA
@@ -69,7 +80,7 @@ class AnalyticalStepTime(msgspec.Struct, frozen=True, kw_only=True):
     experts: ExpertTerms | None = None
     window: WindowTerms | None = None
     host_floor: float = 0.0
-    front_end: float = 0.0  # between a request's arrival at the server and the scheduler: HTTP and the tokenizer
+    front_end_ns: int = 0
     swap_block_ns: float = 0.0  # per block moved out or in; 0: not known
     origin: Origin
 
@@ -86,7 +97,7 @@ class AnalyticalStepTime(msgspec.Struct, frozen=True, kw_only=True):
     def knows_swaps(self) -> bool:
         return self.swap_block_ns > 0
 
-    def with_blocks_of(self, tokens: int) -> AnalyticalStepTime:
+    def with_blocks_of(self, tokens: int) -> AnalyticalStepTimes:
         """The same model for KV blocks of another size: moving one takes longer with its bytes."""
         known = self.origin.block_size
         if known is None or known == tokens:
@@ -124,12 +135,32 @@ class AnalyticalStepTime(msgspec.Struct, frozen=True, kw_only=True):
     def gap_ns(self, rows: int) -> int:
         return 0
 
+    def tables(self, max_rows: int, max_tokens: int) -> StepTables | None:
+        if self.window is not None:
+            return None
+        return StepTables(
+            decode_base=np.array([self._base_ns(n, n) for n in range(max_rows + 1)]),
+            decode_kv=self.kv,
+            mixed_base=np.array([self._token_ns(n) for n in range(max_tokens + 1)]),
+            rows=np.array([self._head_ns(n) for n in range(max_rows + 1)]),
+            mixed_kv=self.mixed_kv,
+            pair=self.pair,
+            prefill_kv=0.0,
+            narrow=NARROW,
+            floor=self.host_floor,
+            gaps=np.zeros(max_rows + 1, dtype=np.int64),
+        )
+
     def _base_ns(self, tokens: int, rows: int) -> float:
         """What does not depend on the length of the rows."""
+        return self._token_ns(tokens) + self._head_ns(rows)
+
+    def _head_ns(self, rows: int) -> float:
+        return max(self.head, self.head_row * rows)
+
+    def _token_ns(self, tokens: int) -> float:
         weights, arithmetic = self.weights, self.token * tokens
         if self.experts is not None:
             weights = weights + self.experts.expert * self.experts.touched(tokens)
             arithmetic = arithmetic + self.experts.token * tokens
-        ns = self.fixed + _blend(weights, arithmetic, self.blend)
-        ns = ns + self.activation * tokens
-        return ns + max(self.head, self.head_row * rows)
+        return self.fixed + _blend(weights, arithmetic, self.blend) + self.activation * tokens

@@ -1,4 +1,4 @@
-"""Calibration: fits a StepTimeModel to the ledgers of runs.
+"""Calibration: fits a FittedStepTimes to the ledgers of runs.
 
 The mixed steps of a run are often alike (a full batch and a chunk), so that the costs of a row and of a step cannot be
 separated. Therefore the coefficients that both regimes have get a weak prior: their values in decode-only steps.
@@ -21,7 +21,7 @@ from scipy.optimize import nnls
 
 from engines.ledger import StepArray
 from engines.scheduling.plan import IntArray
-from engines.simulated.step_time import DecodeTerms, GapTerms, HoldOut, MixedTerms, Origin, StepShape, StepTimeModel
+from engines.simulated.step_time import DecodeTerms, FittedStepTimes, GapTerms, HoldOut, MixedTerms, Origin, StepShape
 from workloads.errors import CbbenchError
 
 MIN_STEPS = 10  # of either regime
@@ -109,7 +109,7 @@ def calibrate(
     overlapped: bool = False,
     row_buckets: tuple[int, ...] = (),
     max_mean_error: float = MAX_MEAN_ERROR,
-) -> StepTimeModel:
+) -> FittedStepTimes:
     """The model of a run's steps. Raises CbbenchError, with the reason, if the run gives no good one.
 
     origin: facts about the run; errors, ranges and warnings of the fit are added to it.
@@ -141,7 +141,7 @@ def calibrate(
                 f"average, at most {max_mean_error:.0%} is accepted; {_steadier(measured, origin)}",
             )
     fitted = {regime: fit(x, y) for regime, (x, y, fit) in regimes.items()}
-    model = StepTimeModel(
+    model = FittedStepTimes(
         calibrated=True,
         decode=_decode_terms(fitted["decode"]),
         mixed=_mixed_terms(fitted["mixed"]),
@@ -173,7 +173,7 @@ def _gap_samples(measured: MeasuredSteps) -> tuple[FloatArray, FloatArray]:
     return _columns(measured.rows[known]), gaps_ns
 
 
-def _swap_block_ns(model: StepTimeModel, measured: MeasuredSteps) -> float:
+def _swap_block_ns(model: FittedStepTimes, measured: MeasuredSteps) -> float:
     """Time per moved block of the steps that move KV blocks, beyond the time of the same steps without moves."""
     moving = [i for i, blocks in enumerate(measured.swapped_blocks.tolist()) if blocks]
     shapes = measured.shapes()

@@ -8,6 +8,7 @@ import numpy as np
 
 from engines.loop import Clock
 from engines.scheduling.plan import IntArray, StepPlan, StepResult
+from engines.simulated.analytical import narrow_pairs
 from engines.simulated.fast_forward import Quiet
 from engines.simulated.step_time import StepShape, StepTimeModel
 
@@ -31,6 +32,7 @@ def shape_of(plan: StepPlan) -> StepShape:
         prefill_kv=int(starts[chunk].sum()),
         prefill_pairs=chunk_pairs,
         swapped_blocks=swapped,
+        narrow_pairs=narrow_pairs(counts[chunk], pairs[chunk]),
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from engines.simulated.analytical import AnalyticalStepTime, ExpertTerms, WindowTerms
+from engines.simulated.analytical import AnalyticalStepTimes, ExpertTerms, WindowTerms
 from engines.simulated.hardware import Hardware
 from engines.simulated.kernel_efficiency import ALL_REDUCE, BY_HARDWARE, DEFAULT, AllReduce, KernelEfficiency
 from engines.simulated.shapes import DecoderShape
@@ -23,7 +23,7 @@ from workloads.errors import CbbenchError
 
 BLOCK_TOKENS = 16  # of the block that swap_block_ns is told for
 ACTIVATION_BYTES = 2  # bf16, whatever the weights are
-FRONT_END_NS = 7e6  # 5 to 10 ms were measured between a request's arrival and its first step
+FRONT_END_NS = 7_000_000  # 5 to 10 ms were measured between a request's arrival and its first step
 UNCALIBRATED = "data sheet and model shape only; docs/simulation.md has the errors against published tables"
 
 WeightsDtype = Literal["bf16", "fp8", "int4"]
@@ -44,9 +44,21 @@ class Deployment:
     kv: KvDtype = "bf16"
 
 
-def step_time_of(name: str, shape: DecoderShape, device: Hardware, deployment: Deployment) -> AnalyticalStepTime:
-    """The model `shape`, called `name` in outputs. CbbenchError where the GPUs cannot hold or share it."""
-    reached = BY_HARDWARE.get(deployment.hardware, DEFAULT)
+def step_times_of(
+    name: str,
+    shape: DecoderShape,
+    device: Hardware,
+    deployment: Deployment,
+    *,
+    reached: KernelEfficiency | None = None,
+    joined: AllReduce | None = None,
+) -> AnalyticalStepTimes:
+    """The model `shape`, called `name` in outputs. CbbenchError where the GPUs cannot compute or share it.
+
+    reached, joined: of other kernels than those fitted for this hardware.
+    """
+    reached = reached or BY_HARDWARE.get(deployment.hardware, DEFAULT)
+    joined = joined or all_reduce(deployment)
     gpus = deployment.gpus
     bandwidth = device.bytes_per_s
     peak, kv_share = reached.compute * device.flop_per_s, reached.kv
@@ -70,8 +82,7 @@ def step_time_of(name: str, shape: DecoderShape, device: Hardware, deployment: D
     pair_ns = 1e9 / gpus / (reached.attention * device.flop_per_s)
     full, windowed = shape.full_layers, shape.windowed_layers
     kv_elements, pair_flop = shape.kv_elements_per_layer, shape.pair_flop_per_layer
-    joined = all_reduce(deployment)
-    return AnalyticalStepTime(
+    return AnalyticalStepTimes(
         fixed=1e9 * shape.layers * (reached.layer_s + 2 * joined.latency_s),
         weights=reading_ns(shape.dense_parameters),
         token=computing_ns(shape.dense_parameters),
@@ -87,7 +98,7 @@ def step_time_of(name: str, shape: DecoderShape, device: Hardware, deployment: D
         window=None
         if shape.window is None
         else WindowTerms(tokens=shape.window, kv=windowed * kv_elements * kv_ns, pair=windowed * pair_flop * pair_ns),
-        front_end=FRONT_END_NS,
+        front_end_ns=FRONT_END_NS,
         swap_block_ns=1e9 * BLOCK_TOKENS * kv_bytes_per_token(shape, deployment) / device.link_bytes_per_s / gpus,
         origin=Origin(
             source=f"data sheet of {_gpus(deployment)}, shape of {name}",

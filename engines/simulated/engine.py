@@ -16,8 +16,10 @@ from engines.recorder import StepRecorder
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Scheduler
+from engines.simulated.compiled_run import run_compiled, why_not
 from engines.simulated.cost import CostExecutor
 from engines.simulated.fast_forward import advance, growth_of, quiet_steps
+from engines.simulated.front_end import FrontEnd
 from engines.simulated.step_time import StepTimeModel
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
@@ -36,12 +38,22 @@ class SimulatedEngine:
     client: None = None  # nothing stands between the plan and the scheduler
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
+        tables = self.step_times.tables(self.config.max_num_seqs, self.config.max_num_batched_tokens)
+        if tables is not None and why_not(self.config, self.step_times, plan, pacing) is None:
+            front_end_ns = self.step_times.front_end_ns
+            return run_compiled(self.config, tables, plan, pacing, observer, front_end_ns=front_end_ns)
+        return self.run_on_scheduler(plan, pacing, observer)
+
+    def run_on_scheduler(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
+        """The same, on the scheduler itself: what the compiled core must equal."""
         clock = VirtualClock()
         executor = CostExecutor(self.step_times, clock)
         scheduler = self.config.build()
         # Which blocks can be shared depends on what is in them; nothing else depends on what a prompt says.
         prompts = Prompts(plan, PROMPT_IDS) if self.config.prefix_caching else None
-        source = PlanSource(plan, pacing, prompts)
+        source: Source[Incoming] = PlanSource(plan, pacing, prompts)
+        if self.step_times.front_end_ns:
+            source = FrontEnd(source, self.step_times.front_end_ns)
         loop = partial(run_loop, depth=1) if self.step_times.overlapped else run_in_stretches
         return loop(scheduler, executor, source, clock, observer, planned=len(plan), make_request=make_request)
 

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engines.reference.model.config import SHAPES, ModelConfig  # numbers only: torch is not imported
-from engines.simulated.roofline import HARDWARE, MEMORY_SHARE, find_hardware, kv_blocks_in_memory, roofline_step_times
+from engines.simulated.data_sheet import Deployment, kv_blocks_in_memory, step_times_of
+from engines.simulated.hardware import HARDWARE, find_hardware
+from engines.simulated.shapes import find_shape
 from engines.simulated.step_time import FIELD, StepTimeModel, load_step_times
 from workloads.errors import CbbenchError
 from workloads.plan import RequestPlan
 
+MEMORY_SHARE = 0.9  # of the card, for weights and KV, unless `gpu_memory_utilization` says another
 
-def select_step_times(path: Path | None, hardware: str | None, model: str) -> StepTimeModel:
-    """Those of a file or a calibrated run's folder, or the roofline of `model` on `hardware`. Raises CbbenchError."""
-    if path is not None and hardware is not None:
+
+def select_step_times(path: Path | None, model: str, deployment: Deployment | None) -> StepTimeModel:
+    """Those of a file or a calibrated run's folder, or the analytical ones of `model` as deployed. Raises
+    CbbenchError."""
+    if path is not None and deployment is not None:
         raise CbbenchError(FIELD, "calibrated step times and those of `hardware` exclude each other; give one of them")
     if path is not None:
         return load_step_times(path)
-    if hardware is None:
+    if deployment is None:
         raise CbbenchError(
             "engine",
             f"simulated needs `{FIELD}` RUN (after `cbbench calibrate RUN`) or, uncalibrated, `hardware` "
             f"{'|'.join(HARDWARE)}",
         )
-    return roofline_step_times(hardware, model, _shape(model))
+    return step_times_of(model, find_shape(model), find_hardware(deployment.hardware), deployment)
 
 
 def refuse_free_swaps(step_times: StepTimeModel) -> None:
@@ -66,18 +70,25 @@ def kv_link_bytes_per_s(step_times: StepTimeModel, hardware: str | None, gb_per_
 
 def default_context_tokens(step_times: StepTimeModel, model: str) -> int:
     """The context of the calibrated run, else the model's."""
-    return step_times.origin.max_model_len or _shape(model).max_position
+    return step_times.origin.max_model_len or find_shape(model).max_position
 
 
 def default_kv_blocks(
-    step_times: StepTimeModel, hardware: str | None, model: str, block_size: int, memory_share: float | None = None
+    step_times: StepTimeModel,
+    model: str,
+    deployment: Deployment | None,
+    *,
+    block_size: int,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    memory_share: float | None = None,
 ) -> int | None:
     """Blocks of the pool of the calibrated run, or of the hardware's memory. None: unknown, so memory is no limit.
 
-    memory_share: share of the memory beside the weights that is for KV. Raises CbbenchError if it is given with a
-    calibrated model.
+    memory_share: share of the card that weights, activations and KV may take. Raises CbbenchError if it is given with
+    a calibrated model.
     """
-    if memory_share is not None and hardware is None:
+    if memory_share is not None and deployment is None:
         raise CbbenchError(
             "gpu_memory_utilization",
             "a calibration measures the time of steps, not the size of the memory; set `kv_blocks` instead",
@@ -85,12 +96,14 @@ def default_kv_blocks(
     origin = step_times.origin
     if origin.kv_blocks is not None and origin.block_size is not None:
         return max(1, origin.kv_blocks * origin.block_size // block_size)
-    if hardware is None:
+    if deployment is None:
         return None
-    return kv_blocks_in_memory(hardware, _shape(model), block_size, memory_share or MEMORY_SHARE)
-
-
-def _shape(model: str) -> ModelConfig:
-    if model not in SHAPES:
-        raise CbbenchError("model", f"the simulator knows the shapes of {', '.join(SHAPES)}, not of {model}")
-    return SHAPES[model]
+    return kv_blocks_in_memory(
+        find_shape(model),
+        find_hardware(deployment.hardware),
+        deployment,
+        block_size=block_size,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        memory_share=memory_share or MEMORY_SHARE,
+    )

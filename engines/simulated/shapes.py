@@ -41,7 +41,7 @@ class DecoderShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     shared_ffn: int = 0  # of experts that every token goes to, together
     first_dense: int = 0  # layers before the first with experts
     mla: LatentAttention | None = None
-    hub: str = ""  # where the numbers are from
+    hub: str = ""  # where the numbers are from; empty: our own
 
     @property
     def windowed_layers(self) -> int:
@@ -121,7 +121,7 @@ def find_shape(model: str) -> DecoderShape:
     if (shape := shapes.get(model.lower())) is not None:
         return shape
     for shape in shapes.values():
-        if shape.hub.lower() == model.lower():
+        if shape.hub and shape.hub.lower() == model.lower():
             return shape
     path = Path(model)
     if path.is_dir():

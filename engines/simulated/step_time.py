@@ -13,15 +13,18 @@ to whole ns, so a model gives the same bits on every machine. NumPy is used elem
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from engines.scheduling.plan import IntArray
 from workloads.errors import CbbenchError
 
+FloatArray = NDArray[np.float64]
 SCHEMA: Final = "cbbench.step-time-model/1"
 STEP_TIMES_FILE: Final = "step_time_model.json"  # what `cbbench calibrate RUN` writes, in RUN
 FIELD: Final = "step_time_model"  # the setting that names such a file
@@ -96,7 +99,67 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-class StepTimeModel(msgspec.Struct, frozen=True, kw_only=True):
+class StepTimeModel(Protocol):
+    """What the simulator asks of any model of step times, fitted or analytical."""
+
+    @property
+    def calibrated(self) -> bool: ...
+    @property
+    def origin(self) -> Origin: ...
+    @property
+    def label(self) -> str:
+        """Shown with every prediction."""
+        ...
+
+    @property
+    def overlapped(self) -> bool:
+        """Whether the next step is planned while one runs."""
+        ...
+
+    @property
+    def front_end_ns(self) -> int:
+        """From a request's arrival at the server to the scheduler: HTTP and the tokenizer."""
+        ...
+
+    @property
+    def knows_swaps(self) -> bool: ...
+
+    def with_blocks_of(self, tokens: int) -> StepTimeModel: ...
+
+    def duration_ns(self, shape: StepShape) -> int: ...
+
+    def decode_durations_ns(self, rows: int, kv: IntArray) -> IntArray:
+        """duration_ns of decode-only steps that differ only in kv; the same values to the bit."""
+        ...
+
+    def gap_ns(self, rows: int) -> int:
+        """Host time before a step, in which nothing runs."""
+        ...
+
+    def tables(self, max_rows: int, max_tokens: int) -> StepTables | None:
+        """duration_ns for the compiled core, of steps that swap nothing; None: it has terms that the core lacks."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepTables:
+    """A step-time model as arrays: ns = decode_base[rows] + decode_kv·kv of a step that only decodes, else
+    mixed_base[tokens] + rows[rows] + mixed_kv·kv + pair·(pairs + narrow pairs) + prefill_kv·KV in front of the chunks;
+    at least `floor`. The sums are in the order of duration_ns, so the bits are the same."""
+
+    decode_base: FloatArray  # [max_rows + 1]
+    decode_kv: float
+    mixed_base: FloatArray  # [max_tokens + 1]
+    rows: FloatArray  # [max_rows + 1]
+    mixed_kv: float
+    pair: float
+    prefill_kv: float
+    narrow: IntArray  # 1/1024 of its pairs that a chunk of so many tokens costs on top; longer chunks as the last entry
+    floor: float
+    gaps: IntArray  # [max_rows + 1], ns
+
+
+class FittedStepTimes(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["cbbench.step-time-model/1", "cbbench.law/1"] = SCHEMA
     calibrated: bool  # False: from data sheets, not from a run
     decode: DecodeTerms
@@ -113,11 +176,16 @@ class StepTimeModel(msgspec.Struct, frozen=True, kw_only=True):
         return f"calibrated on {self.origin.source}" if self.calibrated else f"UNCALIBRATED: {self.origin.source}"
 
     @property
+    def front_end_ns(self) -> int:
+        """Part of the run that was fitted, as far as it was there."""
+        return 0
+
+    @property
     def knows_swaps(self) -> bool:
         """Whether the cost of moving a KV block is known. It is never 0: a fit to steps that moved none gives 0."""
         return self.swap_block_ns > 0
 
-    def with_blocks_of(self, tokens: int) -> StepTimeModel:
+    def with_blocks_of(self, tokens: int) -> FittedStepTimes:
         """The model for KV blocks of this many tokens: the time to move a block is proportional to its bytes."""
         known = self.origin.block_size
         if known is None or known == tokens or not self.knows_swaps:
@@ -155,6 +223,22 @@ class StepTimeModel(msgspec.Struct, frozen=True, kw_only=True):
     def gap_ns(self, rows: int) -> int:
         return round(self.gap.step + self.gap.row * rows)
 
+    def tables(self, max_rows: int, max_tokens: int) -> StepTables:
+        terms, tokens = self.mixed, np.arange(max_tokens + 1)
+        mixed_base = terms.step + terms.token * tokens
+        return StepTables(
+            decode_base=np.array([self._decode_base_ns(n) for n in range(max_rows + 1)]),
+            decode_kv=self.decode.kv,
+            mixed_base=mixed_base + terms.beyond_knee * np.maximum(0, tokens - terms.knee_tokens),
+            rows=np.array([terms.row * n for n in range(max_rows + 1)]),
+            mixed_kv=terms.kv,
+            pair=terms.pair,
+            prefill_kv=terms.prefill_kv,
+            narrow=np.zeros(1, dtype=np.int64),
+            floor=0.0,
+            gaps=np.array([self.gap_ns(n) for n in range(max_rows + 1)], dtype=np.int64),
+        )
+
     def _decode_base_ns(self, rows: int) -> float:
         return self.decode.step + self.decode.row * self._launched_rows(rows)
 
@@ -163,16 +247,16 @@ class StepTimeModel(msgspec.Struct, frozen=True, kw_only=True):
         return self.row_buckets[at] if at < len(self.row_buckets) else rows
 
 
-def save_step_times(model: StepTimeModel, path: Path) -> None:
+def save_step_times(model: FittedStepTimes, path: Path) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(model), indent=2) + b"\n")
 
 
-def load_step_times(path: Path) -> StepTimeModel:
+def load_step_times(path: Path) -> FittedStepTimes:
     """From a file or the folder of a calibrated run. Raises CbbenchError, naming the file, if it is not a model."""
     if path.is_dir():
         path = _file_in(path)
     try:
-        model = msgspec.json.decode(path.read_bytes(), type=StepTimeModel)
+        model = msgspec.json.decode(path.read_bytes(), type=FittedStepTimes)
     except FileNotFoundError:
         raise CbbenchError(FIELD, f"{path}: no such file; `cbbench calibrate RUN` writes one") from None
     except (msgspec.DecodeError, OSError) as error:

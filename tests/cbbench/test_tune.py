@@ -183,7 +183,7 @@ def test_the_runs_allowed_end_the_search(cbbench: Callable[..., Outcome], own_fo
 def test_what_the_simulator_found_is_confirmed_on_the_real_engine(
     cbbench: Callable[..., Outcome], own_folder: Path
 ) -> None:
-    work = ("--workload", "prompt=uniform(4,24);output=uniform(4,24)", "--num-requests", 24, "--concurrency", 8)
+    work = ("--workload", "prompt=uniform(4,24);output=uniform(4,24)", "--num-requests", 96, "--concurrency", 48)
     tiny = (*TINY, "--max-num-seqs", 2)
     outcome = cbbench("tune", *tiny, *work, "--proof-requests", 0, "--sla", "p99_ttft_ms<=60000", "-o", "tuned")
     assert outcome.code == 0, outcome.err

@@ -17,14 +17,14 @@ from engines.scheduling.config import DisaggregatedConfig, SchedulerConfig
 from engines.scheduling.resource_gate import Quota
 from engines.simulated.cost import CostExecutor
 from engines.simulated.disaggregated import SimulatedDisaggregatedEngine
-from engines.simulated.step_time import DecodeTerms, GapTerms, MixedTerms, Origin, StepTimeModel
+from engines.simulated.step_time import DecodeTerms, FittedStepTimes, GapTerms, MixedTerms, Origin
 from tests.engines.simulated.small_runs import run_step_by_step
 from workloads.pacing import Pacing
 from workloads.plan import UGAP, RequestPlan
 
 MS = 1_000_000
 # A step with a prompt in it takes 1 ms and 0.1 ms a token, one that only decodes 10 ms and 1 ms a row.
-STEP_TIMES = StepTimeModel(
+STEP_TIMES = FittedStepTimes(
     calibrated=True,
     decode=DecodeTerms(step=10.0 * MS, row=1.0 * MS, kv=0.0),
     mixed=MixedTerms(
@@ -38,7 +38,7 @@ BLOCK_MS = 2  # on the link
 
 
 def pair(
-    prefill: dict[str, object], decode: dict[str, object], law: StepTimeModel = STEP_TIMES, block_ms: int = BLOCK_MS
+    prefill: dict[str, object], decode: dict[str, object], law: FittedStepTimes = STEP_TIMES, block_ms: int = BLOCK_MS
 ) -> SimulatedDisaggregatedEngine:
     defaults: dict[str, object] = {
         "kv_blocks": 100, "block_size": BLOCK, "max_model_len": 200, "max_num_seqs": 4, "max_num_batched_tokens": 40,

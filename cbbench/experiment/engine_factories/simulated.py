@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cbbench.experiment.engine_factories.schedulers import info_of, pair_of, scheduler_of
+from cbbench.experiment.engine_factories.schedulers import budget_tokens, info_of, pair_of, scheduler_of
 from cbbench.experiment.kv_demand import blocks_for_every_seat, refuse_what_never_fits, refuse_what_never_fits_a_pair
 from cbbench.settings.run import RunSettings
 from engines.base import Engine
@@ -16,7 +16,16 @@ from workloads.plan import RequestPlan
 from workloads.prompt_texts import Encode
 
 if TYPE_CHECKING:
+    from engines.simulated.data_sheet import Deployment
     from engines.simulated.step_time import StepTimeModel
+
+
+def deployment_of(config: RunSettings) -> Deployment | None:
+    """The GPUs that were asked for; None where the step times are of a run."""
+    from engines.simulated.data_sheet import Deployment
+
+    hardware = config.engine.hardware
+    return None if hardware is None else Deployment(hardware=hardware)
 
 
 class Simulated:
@@ -28,11 +37,8 @@ class Simulated:
         from engines.simulated.selection import select_step_times
 
         base = self._base
-        return select_step_times(
-            Path(base.engine.step_time_model) if base.engine.step_time_model else None,
-            base.engine.hardware,
-            base.engine.model,
-        )
+        path = base.engine.step_time_model
+        return select_step_times(Path(path) if path else None, base.engine.model, deployment_of(base))
 
     def encode(self) -> Encode | None:
         """By the tokenizer of the model that the law is of."""
@@ -65,14 +71,16 @@ class Simulated:
             refuse_free_swaps(self.law)
         law = self.law.with_blocks_of(config.scheduler.block_size)
         context = self.context_tokens(config)
+        device = "cpu" if self.law.origin.device == "cpu" else "cuda"  # a law's device may be a GPU's name
         blocks = config.scheduler.kv_blocks or default_kv_blocks(
             law,
-            config.engine.hardware,
             config.engine.model,
-            config.scheduler.block_size,
-            config.engine.gpu_memory_utilization,
+            deployment_of(config),
+            block_size=config.scheduler.block_size,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            max_num_batched_tokens=budget_tokens(config, device),
+            memory_share=config.engine.gpu_memory_utilization,
         )
-        device = "cpu" if self.law.origin.device == "cpu" else "cuda"  # a law's device may be a GPU's name
         scheduler = scheduler_of(config, blocks or blocks_for_every_seat(plan, config, context), context, device)
         model, device = self.law.origin.model or config.engine.model, config.engine.hardware or device
         if config.disaggregation.disaggregate:

@@ -9,14 +9,14 @@ from engines.loop import Executor, VirtualClock, run_loop
 from engines.scheduling.config import SchedulerConfig
 from engines.simulated.cost import CostExecutor
 from engines.simulated.engine import PROMPT_IDS, make_request
-from engines.simulated.step_time import DecodeTerms, GapTerms, MixedTerms, Origin, StepTimeModel
+from engines.simulated.step_time import DecodeTerms, FittedStepTimes, GapTerms, MixedTerms, Origin
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 from workloads.prompts import Prompts
 from workloads.source import PlanSource
 
 # An 8B model on a small GPU, in ns; none of the numbers is round, so that every term shows in the last digit.
-STEP_TIMES = StepTimeModel(
+STEP_TIMES = FittedStepTimes(
     calibrated=True,
     decode=DecodeTerms(step=16_880_123.4, row=41_613.7, kv=153.31),
     mixed=MixedTerms(

@@ -10,13 +10,13 @@ import pytest
 
 from engines.ledger import LEDGER
 from engines.simulated.calibrate import COLUMNS, MeasuredSteps, calibrate, measured_steps
-from engines.simulated.step_time import DecodeTerms, Origin, StepShape, StepTimeModel
+from engines.simulated.step_time import DecodeTerms, FittedStepTimes, Origin, StepShape
 from tests.engines.simulated.small_runs import STEP_TIMES
 from workloads.errors import CbbenchError
 
 
 def _steps(
-    n: int, step_times: StepTimeModel, *, noise: float = 0.0, seed: int = 0, swapping: float = 0.0
+    n: int, step_times: FittedStepTimes, *, noise: float = 0.0, seed: int = 0, swapping: float = 0.0
 ) -> MeasuredSteps:
     """Steps of random shapes, half of them decode-only, with the durations that `step_times` gives them, disturbed."""
     rng = np.random.default_rng(seed)
@@ -38,7 +38,7 @@ def _steps(
     )  # fmt: skip
 
 
-def _errors(step_times: StepTimeModel, truth: StepTimeModel, seed: int) -> tuple[float, float]:
+def _errors(step_times: FittedStepTimes, truth: FittedStepTimes, seed: int) -> tuple[float, float]:
     """Mean relative error of `step_times` on fresh steps of the `truth`: (decode-only, mixed)."""
     fresh = _steps(400, truth, seed=seed)
     predicted = np.array([step_times.duration_ns(shape) for shape in fresh.shapes()])

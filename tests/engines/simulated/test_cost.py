@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from engines.loop import VirtualClock
 from engines.scheduling.plan import StepPlan
 from engines.simulated.cost import CostExecutor, shape_of
@@ -15,11 +17,20 @@ def _shapes(driven: Driven, steps: int) -> list[StepShape]:
     return [shape_of(plan) for plan in plans]
 
 
+def narrow(tokens: int, pairs: int) -> int:
+    """What a chunk of so few tokens costs on top of its pairs: they are worth √(512 / tokens) times as many."""
+    return int(pairs * (math.isqrt(512 * 1024 * 1024 // tokens) - 1024) / 1024)
+
+
 def test_chunks_then_decodes() -> None:
     """A prompt of 20 under a budget of 16: chunks of 16 and 4, then single tokens."""
     first, second, third, fourth = _shapes(Driven.of().submit(req(0, 20, 3)), 4)
-    assert first == StepShape(tokens=16, rows=1, kv=0, prefill_kv=0, prefill_pairs=16 * 17 // 2)
-    assert second == StepShape(tokens=4, rows=1, kv=0, prefill_kv=16, prefill_pairs=4 * 16 + 4 * 5 // 2)
+    assert first == StepShape(
+        tokens=16, rows=1, kv=0, prefill_kv=0, prefill_pairs=16 * 17 // 2, narrow_pairs=narrow(16, 136)
+    )
+    assert second == StepShape(
+        tokens=4, rows=1, kv=0, prefill_kv=16, prefill_pairs=4 * 16 + 4 * 5 // 2, narrow_pairs=narrow(4, 74)
+    )
     assert third == StepShape(tokens=1, rows=1, kv=21, prefill_kv=0, prefill_pairs=0)
     assert fourth == StepShape(tokens=1, rows=1, kv=22, prefill_kv=0, prefill_pairs=0)
     assert not second.decode_only
@@ -31,13 +42,17 @@ def test_a_mixed_step_counts_decodes_and_chunks_apart() -> None:
     _shapes(driven, 2)
     driven.submit(req(1, 30, 2))
     (mixed,) = _shapes(driven, 1)
-    assert mixed == StepShape(tokens=16, rows=2, kv=7, prefill_kv=0, prefill_pairs=15 * 16 // 2)
+    assert mixed == StepShape(
+        tokens=16, rows=2, kv=7, prefill_kv=0, prefill_pairs=15 * 16 // 2, narrow_pairs=narrow(15, 120)
+    )
 
 
 def test_the_padded_rectangle_is_launched_and_dead_rows_still_read() -> None:
     driven = Driven.of(mode="static", max_num_batched_tokens=40).submit(req(0, 6, 1), req(1, 4, 4))
     prefill, with_dead_row, _ = _shapes(driven, 3)
-    assert prefill == StepShape(tokens=12, rows=2, kv=0, prefill_kv=0, prefill_pairs=21 + 10)
+    assert prefill == StepShape(
+        tokens=12, rows=2, kv=0, prefill_kv=0, prefill_pairs=21 + 10, narrow_pairs=narrow(6, 21) + narrow(4, 10)
+    )
     assert with_dead_row == StepShape(tokens=2, rows=2, kv=5 + 6, prefill_kv=0, prefill_pairs=0)
 
 

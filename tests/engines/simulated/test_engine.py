@@ -74,7 +74,7 @@ def test_it_says_what_it_ran_on() -> None:
 
 
 def test_neither_torch_nor_scipy_is_needed_to_simulate() -> None:
-    imports = "import sys, engines.simulated.engine, engines.simulated.roofline"
+    imports = "import sys, engines.simulated.engine, engines.simulated.selection"
     code = f"{imports}; print({{'torch', 'scipy'}} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "set()"

@@ -48,7 +48,8 @@ def test_the_ledger_tells_the_shape_and_the_time_of_every_step(mode: str, depth:
 
     record = run_step_by_step(plan, replace(CONFIG, mode=mode), executor, depth=depth)  # type: ignore[arg-type]
     measured = measured_steps(record.steps)
-    assert measured.shapes() == logs[0].shapes
+    # How far a chunk fills a GPU is not in the ledger: step times that are fitted take no account of it.
+    assert measured.shapes() == [shape._replace(narrow_pairs=0) for shape in logs[0].shapes]
     assert measured.duration_ns.tolist() == [STEP_TIMES.duration_ns(shape) for shape in logs[0].shapes]
     known = measured.gap_ns >= 0
     assert known.sum() > 0.8 * len(known)

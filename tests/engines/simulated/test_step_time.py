@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from engines.simulated.step_time import (
     STEP_TIMES_FILE,
     DecodeTerms,
+    FittedStepTimes,
     GapTerms,
     MixedTerms,
     Origin,
     StepShape,
-    StepTimeModel,
     load_step_times,
     save_step_times,
 )
 from tests.engines.simulated.small_runs import STEP_TIMES
 from workloads.errors import CbbenchError
 
-ROUND = StepTimeModel(
+ROUND = FittedStepTimes(
     calibrated=True,
     decode=DecodeTerms(step=1000.0, row=10.0, kv=1.0),
     mixed=MixedTerms(
