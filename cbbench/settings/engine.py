@@ -16,6 +16,9 @@ else:
 
 _of_engine = partial(setting, panel="Engine")
 _of_model = partial(setting, panel="Engine", unswept=ONCE, loaded_once=True, served=True)
+_of_hardware = partial(
+    setting, panel="Engine", engines=SIMULATED, unswept=ONCE, loaded_once=True, hashed="if-set", needs={"hardware": SET}
+)
 _of_server = partial(setting, panel="Server over HTTP", engines=OPENAI)
 
 
@@ -41,16 +44,41 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     hardware: Annotated[
         str | None,
         Meta(
-            description="With `engine` simulated, instead of `step_time_model`: uncalibrated step times of a device: "
-            "h200, h100, a100, l40s, ... Default: none.",
+            description="With `engine` simulated, instead of `step_time_model`: uncalibrated step times of a GPU: "
+            "h100, h200, b200, a100, l40s, rtx4090, mi300x, ... Default: none.",
             extra=_of_engine("NAME", engines=SIMULATED, unswept=ONCE, loaded_once=True),
         ),
     ] = None
+    tensor_parallel: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=8,
+            description="With `hardware`: GPUs that share every layer. Default: 1.",
+            extra=_of_hardware("N"),
+        ),
+    ] = 1
+    weights_dtype: Annotated[
+        Literal["bf16", "fp8", "int4"],
+        Meta(
+            description="With `hardware`: precision of the layers' weights. fp8 computes in FP8, int4 in bf16. "
+            "Default: bf16.",
+            extra=_of_hardware("TYPE"),
+        ),
+    ] = "bf16"
+    kv_dtype: Annotated[
+        Literal["bf16", "fp8"],
+        Meta(
+            description="With `hardware`: precision of the KV cache. Default: bf16.",
+            extra=_of_hardware("TYPE"),
+        ),
+    ] = "bf16"
     model: Annotated[
         str,
         Meta(
             description="A known shape (smollm2-135m, qwen3-0.6b, llama-3.1-8b, tiny), a GGUF file or a Hugging Face "
-            "folder. Default: smollm2-135m; tiny is a small random model.",
+            "folder; with `hardware` also a config.json or any of some forty names, as llama-3.1-70b or qwen3-30b-a3b. "
+            "Default: smollm2-135m; tiny is a small random model.",
             extra=_of_model("NAME"),
         ),
     ] = "smollm2-135m"
@@ -97,9 +125,9 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=1,
-            description="On a GPU, or with `hardware`: the share of the memory left beside the weights (and, on a GPU, "
-            "the largest step) that the KV cache takes; `kv_blocks` wins. Default: 0.9, and on a GPU no more than all "
-            "slots need.",
+            description="On a GPU: the share of the memory left beside the weights and the largest step that the KV "
+            "cache takes. With `hardware`: the share of the whole card, as vLLM counts. `kv_blocks` wins. Default: "
+            "0.9, and on a GPU no more than all slots need.",
             extra=_of_engine("SHARE", engines=OURS, served=True),
         ),
     ] = None

@@ -145,7 +145,7 @@ def all_reduce(deployment: Deployment) -> AllReduce:
     if known is None:
         sizes = sorted({gpus for _, gpus in ALL_REDUCE})
         raise CbbenchError(
-            "tensor_parallelism",
+            "tensor_parallel",
             f"{deployment.gpus} x {deployment.hardware}: no measured all-reduce; known are "
             f"{', '.join(map(str, sizes))} GPUs joined by NVLink",
         )

@@ -24,8 +24,12 @@ def deployment_of(config: RunSettings) -> Deployment | None:
     """The GPUs that were asked for; None where the step times are of a run."""
     from engines.simulated.data_sheet import Deployment
 
-    hardware = config.engine.hardware
-    return None if hardware is None else Deployment(hardware=hardware)
+    engine = config.engine
+    if engine.hardware is None:
+        return None
+    return Deployment(
+        hardware=engine.hardware, gpus=engine.tensor_parallel, weights=engine.weights_dtype, kv=engine.kv_dtype
+    )
 
 
 class Simulated:

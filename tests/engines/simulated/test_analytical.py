@@ -75,7 +75,7 @@ def test_gpus_share_weights_and_kv_and_pay_for_joining() -> None:
 def test_gpus_that_nobody_measured_together_are_refused(hardware: str, gpus: int) -> None:
     with pytest.raises(CbbenchError, match="no measured all-reduce") as raised:
         model(hardware=hardware, gpus=gpus)
-    assert raised.value.field == "tensor_parallelism"
+    assert raised.value.field == "tensor_parallel"
 
 
 def test_fp8_halves_what_is_read() -> None:
