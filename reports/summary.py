@@ -58,7 +58,7 @@ def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ())
         interrupted=record.interrupted,
         client=header.client,
         capped=header.workload.pacing.concurrency is not None,
-        # Where the rate changes, so do latencies, and a warm-up cannot be told from the rest.
+        # Where the rate changes, so do latencies, and a warm-up cannot be distinguished.
         warmup=None if header.workload.pacing.rate_schedule else summary.throughput.warmup,
     )
 
