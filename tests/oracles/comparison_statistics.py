@@ -1,4 +1,4 @@
-"""How often the gate's intervals cover, its alarms are false, and a real change is seen: measured on a queue.
+"""How often the intervals of a comparison cover, its alarms are false, and a real change is found: measured on a queue.
 
     python -m tests.oracles.comparison_statistics        prints the table of docs/gates.md (minutes)
 
@@ -151,7 +151,7 @@ def series(load: float, pairs: int, machine_cv: float, slower: float, repeats: i
 
 
 def single_pairs(load: float, machine_cv: float, repeats: int) -> Iterator[Series]:
-    """A against A in one pair, by its requests; without those whose requests are worth too few."""
+    """A/A in one pair of runs, by its requests; without pairs whose effective sample is too small."""
     rng = np.random.default_rng(14)
     for _ in range(repeats):
         work = work_of(rng, load, REQUESTS)

@@ -1,4 +1,4 @@
-"""The promises of docs/gates.md, measured by simulation; comparison_statistics.py prints the whole table."""
+"""The guarantees of docs/gates.md, measured by simulation; comparison_statistics.py prints the whole table."""
 
 from __future__ import annotations
 

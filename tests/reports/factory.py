@@ -121,7 +121,7 @@ def ttft_record(ttfts_ms: Sequence[float], *, failed: int = 0, interval_ms: floa
 
 
 def ledger(active: Sequence[int], dead: Sequence[int], slots: int, step_ms: float = 10.0) -> StepArray:
-    """One decode token per active seat and one dead token per dead seat in every step; steps without a pause."""
+    """One decode token per active slot and one dead token per dead slot in every step; steps without a pause."""
     steps = np.zeros(len(active), LEDGER)
     steps["step"] = np.arange(1, len(active) + 1)
     steps["start_ns"] = np.arange(len(active)) * round(step_ms * MS)
@@ -164,7 +164,7 @@ def row_in_slot(
 
 
 def bus_stop(lengths: Sequence[int] = (10, 50, 200), *, mode: str = "padded") -> RunRecord:
-    """The classic batch: one-token prompts, one seat each, all admitted in step 1 and nobody waiting."""
+    """The classic batch: one-token prompts, one slot each, all admitted in step 1 and none waiting."""
     longest, slots = max(lengths), len(lengths)
     active = [sum(length >= step for length in lengths) for step in range(1, longest + 1)]
     dead = [slots - count if mode == "padded" else 0 for count in active]

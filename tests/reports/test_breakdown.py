@@ -72,7 +72,7 @@ def test_parts_add_up_under_every_policy(name: str, concurrency: int | None) -> 
 
 
 def test_parts_add_up_with_a_step_in_flight() -> None:
-    """A victim may get a token after it has lost its seat."""
+    """A preempted request may get a token after it has lost its slot."""
     plan, settings = plan_of(120), config(kv_blocks=40, admission="optimistic")
     made = run_step_by_step(plan, settings, depth=1, rate_per_s=60.0)
     assert_adds_up(made)
@@ -86,8 +86,8 @@ def assert_blocked_as_step_by_step(made: RunRecord, parts: Breakdown) -> None:
         one = made.rows[index]
         assert one.submitted is not None
         wanted: dict[str, int] = {}
-        since, seat = one.submitted, now_ns[one.stints[0].admitted - 1]
-        planned = [step for step, now in enumerate(now_ns) if one.submitted <= now <= seat]
+        since, admitted = one.submitted, now_ns[one.stints[0].admitted - 1]
+        planned = [step for step, now in enumerate(now_ns) if one.submitted <= now <= admitted]
         for step, until in zip([planned[0], *planned[:-1]], [now_ns[step] for step in planned], strict=True):
             if reasons[step] != Blocked.NO and until > since:
                 name = Blocked(reasons[step]).name.lower()
@@ -111,8 +111,8 @@ def row_in_slot(i: int, times_ms: tuple[float, float, float, float], stints: tup
 
 
 def by_hand() -> RunRecord:
-    """Steps of 10 ms without a pause. Request 0 sits from step 1 on. Request 1 comes at 12 ms, is planned in step 4,
-    gets its first token in step 5, loses its seat after step 6, is back in step 9 and ends with it."""
+    """Steps of 10 ms without a pause. Request 0 runs from step 1 on. Request 1 arrives at 12 ms, is planned in step 4,
+    gets its first token in step 5, is preempted after step 6, admitted again in step 9 and ends with it."""
     steps = ledger([1] * 10, [0] * 10, slots=2)
     steps["blocked"][:5] = [Blocked.NO, Blocked.KV, Blocked.ROWS, Blocked.NO, Blocked.ROWS]
     steps["end_ns"][7] += 5 * MS  # step 8 is the longest

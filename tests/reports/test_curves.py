@@ -242,7 +242,7 @@ def test_merged_verdicts_signals_and_failures() -> None:
 
 
 def test_order_and_series_of_two_parameters() -> None:
-    grid = [Point(values=(seats, mode), folder="") for mode in ("static", "continuous") for seats in (16, 2)]
+    grid = [Point(values=(slots, mode), folder="") for mode in ("static", "continuous") for slots in (16, 2)]
     curve = merge(grid)
     assert [one.values for one in curve] == [(2, "static"), (2, "continuous"), (16, "static"), (16, "continuous")]
     assert {rest: [one.values[0] for one in line] for rest, line in series(curve).items()} == {
@@ -254,8 +254,8 @@ def test_order_and_series_of_two_parameters() -> None:
 
 
 def test_the_knee_is_where_throughput_over_latency_is_largest() -> None:
-    law = merge([point(seats, 1000 * seats / (20 + seats), tpot=20 + seats) for seats in (5, 10, 20, 40, 80)])
-    top = knee(law)
+    curve = merge([point(slots, 1000 * slots / (20 + slots), tpot=20 + slots) for slots in (5, 10, 20, 40, 80)])
+    top = knee(curve)
     assert top is not None
     assert top.values == (20,), "where the fixed and the growing part of a step are equal"
     assert knee(merge([Point(values=(1,), folder="", error="no")])) is None

@@ -19,7 +19,7 @@ from tests.reports.factory import MS, header, ledger, record, row, row_in_slot
 
 
 def two_tenants() -> RunRecord:
-    """a gets its first answer while b waits, and b's answer comes when nobody of a waits any more."""
+    """a gets its first answer while b waits, and b's answer comes when no request of a waits any more."""
     return record(
         [
             row(0, [10, 20, 30], tenant="a", priority=0),
@@ -119,7 +119,7 @@ def test_the_splits_survive_the_file() -> None:
 # Waiting
 
 
-def test_in_process_a_wait_ends_when_the_step_that_seats_is_planned() -> None:
+def test_in_process_a_wait_ends_when_the_step_that_admits_is_planned() -> None:
     made = record(
         [row_in_slot(0, 0, 1, 3, tenant="a"), row_in_slot(1, 0, 4, 5, tenant="b")],
         event_unit="step",
@@ -129,7 +129,7 @@ def test_in_process_a_wait_ends_when_the_step_that_seats_is_planned() -> None:
     assert (split["a"].max_wait_ms, split["b"].max_wait_ms) == (0, 30)
 
 
-def test_who_never_got_a_seat_waited_until_the_end() -> None:
+def test_a_request_that_was_never_admitted_waited_until_the_end() -> None:
     starved = row(1, status="cancelled", finish_reason="aborted", end_ms=50, tenant="b")
     made = record(
         [row_in_slot(0, 0, 1, 5, tenant="a"), starved],
@@ -163,13 +163,13 @@ def test_the_gap_counts_what_was_served_while_both_waited() -> None:
     assert summarize(two_tenants(), header()).service_gap_tokens == (10 + 2 * 3) + (10 + 2 * 1)
 
 
-def test_there_is_no_gap_when_nobody_waits_at_once() -> None:
+def test_there_is_no_gap_where_no_two_tenants_wait_at_once() -> None:
     made = record([row(0, [10, 20], tenant="a"), row(1, [30, 40], scheduled_ms=15, tenant="b")])
     assert summarize(made, header()).service_gap_tokens is None
 
 
 def test_a_flood_served_first_come_first_served_against_taking_turns() -> None:
-    """One seat; ten requests of `noisy` and one of `quiet`, of one step each, all there at the start."""
+    """One slot; ten requests of `noisy` and one of `quiet`, of one step each, all there at the start."""
 
     def run(turn_of_quiet: int) -> float | None:
         turns = ["noisy"] * 10
@@ -179,7 +179,7 @@ def test_a_flood_served_first_come_first_served_against_taking_turns() -> None:
             record(made, event_unit="step", steps=ledger([1] * 11, [0] * 11, 1)), header(event_unit="step")
         ).service_gap_tokens
 
-    assert run(10) == 9 * 102  # the last of noisy's is seated when nine are served
+    assert run(10) == 9 * 102  # the last of noisy's is admitted when nine are served
     assert run(1) == 102
 
 

@@ -58,7 +58,7 @@ def test_parts_as_on_paper() -> None:
     assert in_ms == {"prefill": [3.8, 3.8], "transfer": [10, 14], "decode": [23, 19]}
 
 
-def test_parts_of_who_has_no_token_after_its_kv_went() -> None:
+def test_parts_of_a_request_without_a_token_after_its_kv_transfer() -> None:
     """An EOS right behind the first token is no output: the request's time ends with its first token."""
     rows = [
         msgspec.structs.replace(row, last=row.first, output_tokens=1, events=1, finish_reason="stop")
@@ -80,7 +80,7 @@ def test_parts_add_up_where_there_is_pressure() -> None:
     assert (total(parts.blocked_ns) <= parts.ttft_ns["queue"]).all()
 
 
-def test_parts_of_who_got_up_before_a_step_was_launched_for_it() -> None:
+def test_parts_of_a_request_preempted_before_a_step_was_launched_for_it() -> None:
     """Request 0's KV arrives at 3.4 ms, and just then it must yield to request 1. The step that was planned for it was
     never launched; its number, 3, is that of request 2's prompt."""
     plan = RequestPlan.of(
@@ -97,8 +97,8 @@ def test_parts_of_who_got_up_before_a_step_was_launched_for_it() -> None:
     assert (in_ms["preempted"], in_ms["decode"]) == (pytest.approx(22), pytest.approx(39.9 - 27.4 + 2))
 
 
-def test_parts_of_who_got_up_when_its_kv_had_come_beside_no_step() -> None:
-    """Request 1 is seated beside request 0's last step, 14.4 to 25.4 ms, and its KV arrives at 32.4, when it must
+def test_parts_of_a_request_preempted_when_its_kv_had_arrived_without_a_step() -> None:
+    """Request 1 is admitted during request 0's last step, 14.4 to 25.4 ms, and its KV arrives at 32.4, when it must
     yield to request 3: that is when it got up, and not when that step ended."""
     plan = RequestPlan.of(
         [4, 36, 4, 4],
@@ -118,17 +118,17 @@ def test_parts_of_who_got_up_when_its_kv_had_come_beside_no_step() -> None:
 
 
 def test_each_instance_is_a_run_of_its_own() -> None:
-    """What the seats show is what each ledger counts."""
+    """The slot timeline agrees with the ledger of each instance."""
     parts = records_by_instance(BUSY)
     assert list(parts) == ["prefill", "decode"]
-    for (name, record), blocks, seats in zip(parts.items(), (40, 24), (4, 6), strict=True):
+    for (name, record), blocks, slots in zip(parts.items(), (40, 24), (4, 6), strict=True):
         steps = record.steps
-        check_identities(steps, seats, blocks)
-        assert num_slots(record) == seats
+        check_identities(steps, slots, blocks)
+        assert num_slots(record) == slots
         edges = np.arange(len(steps) + 1)
-        counts = slot_counts(slot_spans(record, header(event_unit="step")), seats, edges).sum(axis=0)
-        seated = counts[:, [SlotState.PREFILL, SlotState.DECODE, SlotState.TRANSFER]].sum(axis=1)
-        assert seated.tolist() == steps["active_slots"].tolist(), name
+        counts = slot_counts(slot_spans(record, header(event_unit="step")), slots, edges).sum(axis=0)
+        occupied = counts[:, [SlotState.PREFILL, SlotState.DECODE, SlotState.TRANSFER]].sum(axis=1)
+        assert occupied.tolist() == steps["active_slots"].tolist(), name
         assert counts[:, SlotState.TRANSFER].any() == (name == "decode")
     assert sum(len(row.stints) for record in parts.values() for row in record.rows) == BUSY.stints()[0].shape[0]
     lost = [sum(row.preemptions for row in record.rows) for record in parts.values()]
@@ -136,7 +136,7 @@ def test_each_instance_is_a_run_of_its_own() -> None:
 
 
 def test_a_run_that_ends_while_kv_is_on_its_way() -> None:
-    """Request 1 is cut off in transit (201.4 to 301.4 ms), in a seat for a step that was never launched."""
+    """Request 1 is cut off in transit (201.4 to 301.4 ms), in a slot for a step that was never launched."""
     plan = RequestPlan.of([4, 4], [2, 2], arrivals_ugap=np.array([0, 2 * UGAP]))
     pacing = Pacing(plan.arrivals_ugap, rate_per_s=10, duration_s=0.25, drain_s=0)
     record = pair({}, {}, block_ms=100).run(plan, pacing, SilentObserver())
@@ -155,7 +155,7 @@ def test_a_device_is_never_busier_than_all_the_time() -> None:
         assert all(value is not None and 0 <= value <= 1 + 1e-9 for value in busy)
 
 
-def test_who_waited_longest_is_shown_beside_prompts() -> None:
+def test_the_slowest_requests_are_shown_with_the_prompts_of_their_step() -> None:
     found = slowest_requests(BUSY, breakdown(BUSY))[0].neighbours
     assert found is not None
     assert BUSY.steps["instance"][found.step - 1] == 0

@@ -241,7 +241,7 @@ def test_aiperfs_own_numbers_come_out_of_its_requests() -> None:
         for stat, value in (("avg", distribution.mean), ("p50", distribution.p50), ("p99", distribution.p99)):
             assert value == pytest.approx(theirs[name][stat], rel=tolerance), (name, stat)
     assert ours.itl_ms.mean == pytest.approx(theirs["inter_chunk_latency"]["avg"], rel=1e-3), "gaps between events"
-    # One answer came in a single event: they say its TPOT is 0, we say that nobody knows.
+    # One answer came in a single event: guidellm says its TPOT is 0, here it is unknown.
     assert ours.tpot_ms.count == 9
     assert ours.tpot_ms.mean == pytest.approx(theirs["inter_token_latency"]["avg"] * 10 / 9, rel=1e-3)
     assert one.run.workload.pacing.rate_per_s == 20

@@ -141,7 +141,7 @@ def test_blocks_are_as_long_as_the_dependence() -> None:
     slow = np.exp(np.convolve(rng.normal(size=2039), np.ones(40) / 40, "valid"))
     assert block_length([white], "mean") == 1
     assert 40 < block_length([slow], "mean") < 500
-    assert request_spread(slow[:60], slow[:60] * 1.1, "mean", matched=False) is None, "worth too few"
+    assert request_spread(slow[:60], slow[:60] * 1.1, "mean", matched=False) is None, "too few effective requests"
 
 
 @pytest.mark.parametrize("stat", ["mean", "p50"])

@@ -209,10 +209,10 @@ def test_a_preemption_empties_a_slot_until_another_request_has_it_or_its_own_is_
     policy: str, state: SlotState
 ) -> None:
     returns = row(0, [1.0], preemptions=1, stints=[Stint(0, 1, 1, 2), Stint(1, 6, 6, 8)])
-    evicted = row(1, [1.0], preemptions=1, stints=[Stint(1, 1, 1, 3), Stint(0, 9, 9, 9)])
+    preempted = row(1, [1.0], preemptions=1, stints=[Stint(1, 1, 1, 3), Stint(0, 9, 9, 9)])
     another = row(2, [1.0], stints=[Stint(1, 5, 5, 5)])
     run = header(config={"on_kv_pressure": policy})
-    spans = slot_spans(record([returns, evicted, another], event_unit="step", steps=ledger([1] * 9, [0] * 9, 2)), run)
+    spans = slot_spans(record([returns, preempted, another], event_unit="step", steps=ledger([1] * 9, [0] * 9, 2)), run)
     assert sorted((one.slot, one.begin, one.end) for one in spans if one.state is state) == [(0, 3, 5), (1, 4, 4)]
 
 

@@ -136,7 +136,9 @@ def test_scattered_failures_within_the_allowance_still_pass() -> None:
 
 
 def test_dependent_requests_count_less() -> None:
-    blocks = np.repeat(np.random.default_rng(6).uniform(100, 400, 40), 10)  # 400 requests, worth about 40
+    blocks = np.repeat(
+        np.random.default_rng(6).uniform(100, 400, 40), 10
+    )  # 400 requests, effective sample size about 40
     (one,) = judged(ttft_record(blocks.tolist()), "p99_ttft_ms<=500")
     assert one.verdict == "inconclusive"
     assert one.n_eff is not None

@@ -162,7 +162,7 @@ def test_a_part_of_which_nothing_ended_is_inconclusive() -> None:
         assert (one.verdict, one.value, one.n) == ("inconclusive", None, 0)
 
 
-def test_who_is_not_there_is_said_with_those_who_are() -> None:
+def test_a_missing_value_is_named_with_those_that_there_are() -> None:
     made = crowd(quiet=2, noisy=2)
     assert Scope("tenant", "quite").missing_in(made, None) == "no such tenant; there are noisy, quiet"
     assert Scope("priority", "7").missing_in(made, None) == "no such priority; there are 0, 1"

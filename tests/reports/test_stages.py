@@ -139,7 +139,7 @@ def test_a_ramp_is_cut_into_parts_of_one_length_named_by_their_rates() -> None:
 
 
 def test_the_rate_at_which_a_ramp_breaks_is_read_off_its_parts() -> None:
-    """From 2 to 18 per second in 80 s; from the 50th second on, at 12 per second, everybody waits 900 ms."""
+    """From 2 to 18 per second in 80 s; from the 50th second on, at 12 per second, every request waits 900 ms."""
     stages = Stages.of("2..18 for 80s")
     assert stages is not None
     due_ms = (stages.due_ns(np.arange(1, 801, dtype=np.int64) * UGAP) / 1e6).tolist()

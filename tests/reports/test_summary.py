@@ -69,36 +69,36 @@ def test_tokens_of_failed_requests_are_not_throughput() -> None:
 # Steady window
 
 
-def closed_loop(seats: int, waves: int, tokens: int = 10) -> RunRecord:
-    """Seats that are filled one per step, each with one request after the other; a step is 10 ms."""
+def closed_loop(slots: int, waves: int, tokens: int = 10) -> RunRecord:
+    """Slots that are filled one per step, each with one request after the other; a step is 10 ms."""
     made = []
     for wave in range(waves):
-        for seat in range(seats):
-            begin = 1 + seat + wave * tokens
-            made.append(row_in_slot(wave * seats + seat, seat, begin, begin + tokens - 1))
+        for slot in range(slots):
+            begin = 1 + slot + wave * tokens
+            made.append(row_in_slot(wave * slots + slot, slot, begin, begin + tokens - 1))
     made.sort(key=lambda one: one[0].end)
-    last = seats + waves * tokens - 1
+    last = slots + waves * tokens - 1
     active = [
         sum(one.stints[0].admitted <= step <= one.stints[0].ended for one, _ in made) for step in range(1, last + 1)
     ]
-    return record(made, event_unit="step", steps=ledger(active, [0] * last, seats))
+    return record(made, event_unit="step", steps=ledger(active, [0] * last, slots))
 
 
 def test_the_steady_window_leaves_out_ramp_and_drain() -> None:
-    made = closed_loop(seats=8, waves=20)
+    made = closed_loop(slots=8, waves=20)
     found = steady(made, request_times(made))
     whole = summarize(made, header(event_unit="step")).throughput
     assert found is not None
-    assert found.output_token_per_s == pytest.approx(800, rel=0.01)  # 8 seats, a token per 10 ms
+    assert found.output_token_per_s == pytest.approx(800, rel=0.01)  # 8 slots, a token per 10 ms
     assert whole.output_token_per_s is not None
     assert whole.output_token_per_s < 790
-    assert 0.05 <= found.start_s <= 0.09  # the seventh or eighth seat is taken
+    assert 0.05 <= found.start_s <= 0.09  # the seventh or eighth slot is taken
     assert found.end_s == pytest.approx((8 + 19 * 10) * 0.01)  # the last first token
 
 
 def test_tokens_count_in_the_window_where_they_came_not_where_their_request_ended() -> None:
-    """Two seats and one long request across the end: its tokens inside count, the others do not."""
-    made = closed_loop(seats=2, waves=5)
+    """Two slots and one long request across the end: its tokens inside count, the others do not."""
+    made = closed_loop(slots=2, waves=5)
     found = steady(made, request_times(made))
     assert found is not None
     assert found.output_token_per_s == pytest.approx(200, rel=0.03)
@@ -123,7 +123,7 @@ def test_one_request_has_no_steady_window() -> None:
 
 
 def queue(n: int, gap_ms: float, service_ms: float) -> RunRecord:
-    """One server: whoever comes waits for those before."""
+    """One server: a request waits for those before it."""
     made, free = [], 0.0
     for i in range(n):
         begin = max(free, i * gap_ms)
@@ -146,7 +146,7 @@ def test_an_open_loop_beyond_capacity_is_overloaded() -> None:
 
 
 def test_a_run_that_is_merely_short_is_not_overloaded() -> None:
-    """Nothing completes while requests arrive, but nobody waits for a first token either."""
+    """Nothing completes while requests arrive, but no request waits for a first token either."""
     made = [row(i, [i * 10 + 30, i * 10 + 20_000], scheduled_ms=i * 10) for i in range(300)]
     assert verdict(record(made))[0] == "ok"
 

@@ -226,7 +226,7 @@ def test_a_setting_half_way_is_tried_before_the_search_ends() -> None:
     assert near.words == "Larger settings were tried and gain no goodput within the SLA."
 
 
-def test_nobody_waiting_ends_the_search() -> None:
+def test_an_empty_queue_ends_the_search() -> None:
     decision = first(trial(32, waiting_mean=0.3))
     assert decision.to is None
     assert decision.words.startswith("No request waits")
