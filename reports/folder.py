@@ -58,6 +58,7 @@ class RunWriter:
         self.header = header
         self._events = 0
         self._files: dict[str, BinaryIO] = {}
+        self._paths = {name: folder / name for name in (REQUESTS, TOKENS, STEPS, SIGNALS)}
         self._encode = msgspec.json.Encoder().encode
         parse_all(header.criteria.sla)
         self._made = [one for one in (folder, *folder.parents) if not one.exists()]
@@ -65,8 +66,8 @@ class RunWriter:
         write_atomic(folder / RUN, header)
         write_atomic(folder / STEPS_DTYPE, {"dtype": LEDGER.descr})
         with disk(folder):
-            for name in (REQUESTS, TOKENS, STEPS, SIGNALS):
-                self._files[name] = open(folder / name, "xb")  # noqa: SIM115
+            for name, path in self._paths.items():
+                self._files[name] = open(path, "xb")  # noqa: SIM115
 
     def request_ended(self, row: RequestRow, events: NDArray[np.uint32]) -> None:
         # The offset is that in the file, which may differ from the engine's.
@@ -116,9 +117,10 @@ class RunWriter:
                 raise failed
 
     def _append(self, name: str, data: bytes) -> None:
-        with disk(self.folder / name):
-            self._files[name].write(data)
-            self._files[name].flush()
+        file = self._files[name]
+        with disk(self._paths[name]):  # made once: there may be millions of lines
+            file.write(data)
+            file.flush()
 
     def __enter__(self) -> RunWriter:
         return self
