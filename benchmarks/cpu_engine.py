@@ -1,10 +1,10 @@
-"""How fast is the reference engine on a CPU? Continuous batching, 32 seats, against transformers' padded generate.
+"""How fast is the reference engine on a CPU? Continuous batching, 32 slots, against transformers' padded generate.
 
     python benchmarks/cpu_engine.py [--pairs 3] [--requests 64] [--model smollm2-135m] [--dtype auto]
 
-Both answer the same requests with the same weights, dtype and threads. transformers takes them in their order, in
-batches of 8, left-padded, and as its user would: every batch runs to its longest output. A machine's own speed drifts,
-so the two run in turns inside one process, and only ratios within a pair count; the median of them is the result.
+Both serve the same requests with the same weights, dtype and threads. transformers takes them in order, in
+batches of 8, left-padded; every batch runs to its longest output. A machine's speed drifts, so the two run in turns in
+one process. The result is the median of the ratios within a pair.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from workloads.prompts import Prompts
 from workloads.spec import build_plan
 
 WORKLOAD = "prompt=lognormal(median=128,sigma=0.75,max=512);output=lognormal(median=96,sigma=0.65,max=256)"
-SEATS = 32
+MAX_NUM_SEQS = 32
 PEER_BATCH = 8
 CONTEXT = 1024
 
@@ -47,7 +47,7 @@ def main() -> None:
     ratios = []
     for pair in range(options.pairs):
         ours = plan.output_tokens.sum() / _run_engine(engine, plan)
-        line = f"pair {pair + 1}: cbbench continuous, {SEATS} seats {ours:7.1f} output tok/s"
+        line = f"pair {pair + 1}: cbbench continuous, {MAX_NUM_SEQS} slots {ours:7.1f} output tok/s"
         if peer is not None:
             theirs = plan.output_tokens.sum() / _run_peer(peer, plan, prompts)
             ratios.append(ours / theirs)
@@ -69,8 +69,8 @@ def _options() -> argparse.Namespace:
 
 
 def _engine(model: LoadedModel) -> ReferenceEngine:
-    blocks = default_kv_blocks(model, block_size=16, max_num_seqs=SEATS, max_model_len=CONTEXT)
-    return ReferenceEngine(model, SchedulerConfig(kv_blocks=blocks, max_model_len=CONTEXT, max_num_seqs=SEATS))
+    blocks = default_kv_blocks(model, block_size=16, max_num_seqs=MAX_NUM_SEQS, max_model_len=CONTEXT)
+    return ReferenceEngine(model, SchedulerConfig(kv_blocks=blocks, max_model_len=CONTEXT, max_num_seqs=MAX_NUM_SEQS))
 
 
 def _run_engine(engine: ReferenceEngine, plan: RequestPlan) -> float:

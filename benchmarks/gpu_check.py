@@ -1,14 +1,14 @@
-"""Everything that only a GPU can tell, in one command and within a budget.
+"""All measurements that need a GPU, in one command and within a time budget.
 
     python benchmarks/gpu_check.py [--budget-s 240] [--out runs/gpu_check.json]
-    python benchmarks/gpu_check.py --device cpu --quick        the same stages at toy sizes: do they all still run?
+    python benchmarks/gpu_check.py --device cpu --quick        the same stages at toy sizes: shows that all run
 
-Stages, in order of worth: kernels against their oracles; CUDA graphs against eager; what the device can do; decode
+Stages, the most useful first: kernels against their oracles; CUDA graphs against eager; what the device can do; decode
 steps against the floor that follows from it; where their time goes; `cbbench run` and `sweep`; transformers' continuous
 batching beside ours; other ways to ask for the matrix products, and other settings of the kernels; swapping against
 recomputing; FlashInfer's attention, where it is installed. docs/gpu.md says what each number means.
 Needs torch, NumPy, triton (on a GPU) and cbbench's base packages, installed or beside this folder; weights are random.
-Exit code 1 if a stage failed or something was wrong; missed targets are shown, and no failure.
+Exit code 1 if a stage failed or a result was wrong. A missed target is shown and is not a failure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import argparse
 import sys
 from pathlib import Path
 
-# cbbench from this checkout, whether it is installed or not; and in front of this folder, whose names are scripts.
+# cbbench from this checkout, installed or not; before this folder, whose files are scripts.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.gpu.setting import Setting, Stage

@@ -1,4 +1,4 @@
-"""What a decode step costs the host beside a GPU, measured without one: everything but the device is real.
+"""Host time of a decode step on a GPU, measured without one: everything but the device is real.
 
     python benchmarks/host_step.py [--rows 1 64 256] [--context 512] [--steps 400] [--temperature 0]
 
@@ -45,7 +45,7 @@ SUBMIT, BATCH, COLUMNS, STAGING = "submit", "submit: batch", "submit: columns of
 
 
 class IdleDevice:
-    """Overlaps, and has always done everything already."""
+    """A device that overlaps with the host and has finished all work at once."""
 
     overlaps = True
 
@@ -92,7 +92,7 @@ class IdleEvent:
 
 
 class IdleKernels(TorchKernels):
-    """Only ever queued on a device that runs nothing."""
+    """Queued on a device that runs nothing."""
 
     captures = True
 
@@ -103,7 +103,7 @@ class IdleKernels(TorchKernels):
 
 
 class Stopwatch:
-    """ns of each call of the functions it was put on, by name."""
+    """ns of each call of the functions it times, by name."""
 
     def __init__(self) -> None:
         self.spans: dict[str, list[int]] = {}
@@ -180,8 +180,8 @@ def measure(model: LoadedModel, rows: int, context: int, steps: int, sampling: S
         watch.put_on(recorder, "take", RECORD)
         source = PlanSource(plan, Pacing(plan.arrivals_ugap), Prompts(plan, model.checkpoint.prompt_ids))
 
-        def make_request(asked: Incoming) -> Request:
-            return Request(asked.index, context, outputs, prompt=asked.prompt, sampling=sampling)
+        def make_request(incoming: Incoming) -> Request:
+            return Request(incoming.index, context, outputs, prompt=incoming.prompt, sampling=sampling)
 
         with light_garbage_collection():
             drive(Runtime(scheduler, executor, clock, depth=1), source, make_request, recorder.take, lambda: False)

@@ -43,7 +43,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def release(device: torch.device) -> None:
-    """Give back what nobody holds any more: torch keeps it, and the memory that is free is asked of the driver."""
+    """Return unreferenced memory to the driver, which reports what is free: torch caches it."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

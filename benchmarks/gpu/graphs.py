@@ -1,5 +1,5 @@
 """Stage: decode steps from CUDA graphs against the same steps launched one by one: equal tokens, and nothing touched
-that is nobody's.
+that belongs to no request.
 
 Equal at batch sizes that have a graph of their own. In between a graph computes padding rows, so matrix products of
 another shape may round differently, and a token may differ where two logits are near each other: shown, not judged.
@@ -18,7 +18,7 @@ from engines.reference.graphs import bucket_sizes
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.weights import LoadedModel
 
-SPARE_BLOCKS = 8  # beyond what the requests take, and so nobody's
+SPARE_BLOCKS = 8  # beyond what the requests take
 STEPS = 8
 CONTEXT = 300  # more than one split of the attention
 
@@ -38,7 +38,7 @@ def compared(model: LoadedModel, rows: int) -> dict[str, Any]:
     outputs, intact, graphs = [], True, False
     for graph_sizes in ((bucket,), ()):
         pool.layers.copy_(before)
-        pool.layers[:, 0] = float("nan")  # the dummy: whoever reads it is found out
+        pool.layers[:, 0] = float("nan")  # the dummy block: a read of it shows in the result
         decoded = driving.decode(model, pool, rows=rows, context=CONTEXT, steps=STEPS, graph_sizes=graph_sizes)
         outputs.append(decoded.outputs)
         graphs = graphs or decoded.graphs
@@ -57,7 +57,7 @@ def compared(model: LoadedModel, rows: int) -> dict[str, Any]:
 
 def untouched(pool: KVPool, before: torch.Tensor, rows: int) -> bool:
     """Only the blocks that hold the new positions have changed. The scheduler hands out blocks from 1 on, so the last
-    ones of a pool with some to spare are nobody's."""
+    blocks of a pool with spare ones belong to no request."""
     changed = (pool.layers[:, 1:] != before[:, 1:]).flatten(2).any(-1).any(0)
     grown = (
         -(-(CONTEXT + STEPS) // pool.block_size) - CONTEXT // pool.block_size

@@ -1,7 +1,7 @@
 """Stage: every kernel that a step on this device uses, against its oracle in float32 on the CPU, in bf16 and fp16.
 
 Inputs are rounded to the type first, so what is compared is the arithmetic. `error` is the largest of
-|kernel - oracle| / (1 + |oracle|). Positions that are nobody's hold NaN and must not be read; blocks that are nobody's
+|kernel - oracle| / (1 + |oracle|). Positions of no row hold NaN and must not be read; blocks of no row
 must not be written.
 """
 
@@ -109,7 +109,7 @@ def mixed_attention(bench: Bench) -> dict[str, Any]:
 
 
 def embed(bench: Bench) -> dict[str, Any]:
-    """Of tokens that the host knows, and of those that a seat sampled last."""
+    """Of tokens that the host knows, and of those that were sampled last in a slot."""
     embedding, weight = bench.random(100, bench.config.d_model), bench.random(bench.config.d_model, seed=1).float()
     ids = torch.tensor([3, -1, 99, -3, 0], device=bench.device)
     last_token = torch.tensor([7, 8, 9], device=bench.device)

@@ -40,18 +40,18 @@ class DecodeStep:
         self._lengths = np.full(rows, context + 1)
         slots = self._tables[:, context // size].astype(np.int64) * size + context % size
         columns = sampling.columns([Sampling()] * rows, range(rows))
-        self._positions, self._slots, self._seats, self._columns = (
+        self._positions, self._slot_mapping, self._slots, self._columns = (
             torch.from_numpy(array).to(on) for array in (np.full(rows, context), slots, np.arange(rows), columns)
         )
-        self._ids = -1 - self._seats  # the token that was sampled for it last
+        self._ids = -1 - self._slots  # the token that was sampled for it last
         self._last_token = torch.arange(rows + 1, device=on) % llama.config.vocab
         self._sampled = torch.zeros(rows, dtype=torch.int64, device=on)
         self._on_device = [torch.from_numpy(column).to(on) for column in (self._tables, self._lengths)]
         self._static = kernels.static_decode(*self._on_device, pool, llama.config.heads) if kernels.captures else None
 
     def whole(self) -> torch.Tensor:
-        """The logits, for those who want to see them."""
-        tokens = Tokens(self._ids, self._positions, self._slots, self._prepared(), self._last_token)
+        """The logits, for a comparison."""
+        tokens = Tokens(self._ids, self._positions, self._slot_mapping, self._prepared(), self._last_token)
         hidden = self._llama.forward(tokens, self._pool, self._kernels)
         logits = self._llama.logits(hidden, self._kernels)
         self._sample(logits)
@@ -65,7 +65,7 @@ class DecodeStep:
 
     def _sample(self, logits: torch.Tensor) -> None:
         self._kernels.sample(logits, self._columns, self._sampled)
-        self._last_token.index_copy_(0, self._seats, self._sampled)
+        self._last_token.index_copy_(0, self._slots, self._sampled)
 
     def parts(self) -> list[Part]:
         """All of `whole`, each part as often as it is there."""
@@ -75,7 +75,7 @@ class DecodeStep:
         attended, gate_up, gated = self._random(c.heads * c.head_dim), self._random(2 * c.ffn), self._random(c.ffn)
         logits = self._random(c.vocab)
         cos, sin = llama.rotation(self._positions)
-        kv_index = kernels.kv_index(self._slots, pool)
+        kv_index = kernels.kv_index(self._slot_mapping, pool)
         norms = [*(layer.attention_norm for layer in llama.layers[1:]), None]
 
         def rope(layer: int) -> None:
@@ -98,7 +98,7 @@ class DecodeStep:
         embed = (self._ids, self._last_token, llama.embedding, llama.layers[0].attention_norm, c.eps)
         return [
             Part("embedding", [partial(kernels.embed, *embed)]),
-            Part("rotation", [lambda: (llama.rotation(self._positions), kernels.kv_index(self._slots, pool))]),
+            Part("rotation", [lambda: (llama.rotation(self._positions), kernels.kv_index(self._slot_mapping, pool))]),
             Part("norm", [partial(kernels.rms_norm, x, llama.norm, c.eps)]),
             Part("qkv", each(lambda layer: llama.layers[layer].qkv(normed))),
             Part("rope", each(rope)),

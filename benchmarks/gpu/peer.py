@@ -30,7 +30,7 @@ from workloads.plan import RequestPlan
 from workloads.prompts import Prompts
 from workloads.spec import build_plan
 
-SEATS = 128
+MAX_NUM_SEQS = 128
 CONTEXT = 4096
 PEER_S = 20.0  # what transformers needs at least: a model, its warm-up and the requests
 PEER_BLOCK = 256  # positions in a block of transformers' cache, as it comes
@@ -77,14 +77,14 @@ def _budget(device: str, plan: RequestPlan) -> int:
 
 
 def _ours(model: LoadedModel, plan: RequestPlan, context: int) -> float:
-    seats = min(SEATS, len(plan))
+    slots = min(MAX_NUM_SEQS, len(plan))
     budget = _budget(model.device, plan)
     blocks = default_kv_blocks(
-        model, block_size=16, max_num_seqs=seats, max_model_len=context, max_num_batched_tokens=budget
+        model, block_size=16, max_num_seqs=slots, max_model_len=context, max_num_batched_tokens=budget
     )
     engine = ReferenceEngine(
         model,
-        SchedulerConfig(kv_blocks=blocks, max_model_len=context, max_num_seqs=seats, max_num_batched_tokens=budget),
+        SchedulerConfig(kv_blocks=blocks, max_model_len=context, max_num_seqs=slots, max_num_batched_tokens=budget),
     )
     pacing = Pacing(plan.arrivals_ugap)
     record = engine.run(plan, pacing, SilentObserver())
@@ -140,7 +140,7 @@ def _passes(model: Any, task: Task, plan: RequestPlan, prompts: Prompts, **chose
     from transformers import GenerationConfig
 
     generation = GenerationConfig(do_sample=False, max_new_tokens=int(plan.output_tokens.max()), eos_token_id=-1)
-    asked = [prompts.ids(i).tolist() for i in range(len(plan))]
+    token_ids = [prompts.ids(i).tolist() for i in range(len(plan))]
     lengths = plan.output_tokens.tolist()
     passes_s: list[float] = []
     with model.continuous_batching_context_manager(
@@ -148,10 +148,10 @@ def _passes(model: Any, task: Task, plan: RequestPlan, prompts: Prompts, **chose
         continuous_batching_config=_batching(plan, _budget(task.setting.device, plan), **chosen),
     ) as manager:
         took = _took(model, manager)
-        _answer(manager, asked[:1], [2], task)
+        _generate(manager, token_ids[:1], [2], task)
         while not passes_s or (len(passes_s) < PASSES and task.left_s() > 1.2 * passes_s[-1]):
             began = time.perf_counter()
-            tokens = _answer(manager, asked, lengths, task)
+            tokens = _generate(manager, token_ids, lengths, task)
             if tokens is None:
                 break
             passes_s.append(time.perf_counter() - began)
@@ -186,7 +186,7 @@ def _took(model: Any, manager: Any) -> dict[str, Any]:
     }
 
 
-def _answer(manager: Any, prompts: list[list[int]], lengths: list[int], task: Task) -> int | None:
+def _generate(manager: Any, prompts: list[list[int]], lengths: list[int], task: Task) -> int | None:
     """Tokens generated; None where the stage's time ended before the requests."""
     waiting = {
         manager.add_request(prompt, max_new_tokens=length, eos_token_id=-1)

@@ -24,7 +24,7 @@ Work = Callable[[], object]
 @dataclass(frozen=True)
 class Timing:
     us: float  # median of the replays
-    launches: int | None  # of one replay; None where nobody can count them
+    launches: int | None  # of one replay; None where they cannot be counted
 
 
 class Replays:

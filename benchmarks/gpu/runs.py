@@ -23,7 +23,7 @@ RUN_S = 15.0  # what one takes at most, about; it is not begun with less left
 
 def run(task: Task) -> Iterator[Row]:
     setting = task.setting
-    requests, seats = (4, 4) if setting.quick else (192, 96)
+    requests, slots = (4, 4) if setting.quick else (192, 96)
     with tempfile.TemporaryDirectory(prefix="cbbench-gpu-") as temporary:
         for mode in ("continuous", "static"):
             if task.left_s() < RUN_S and not setting.quick:
@@ -31,7 +31,7 @@ def run(task: Task) -> Iterator[Row]:
                 continue
             folder = Path(temporary) / mode
             common = _common(task, setting.large, requests, folder)
-            code, error = _quietly(task, ["run", "--mode", mode, "--max-num-seqs", str(seats), *common])
+            code, error = _quietly(task, ["run", "--mode", mode, "--max-num-seqs", str(slots), *common])
             if code != 0:
                 yield f"run {mode}", {"ok": False, "error": error, "exit_code": code}
                 continue

@@ -46,7 +46,7 @@ class Setting:
 
     @property
     def operator_cells(self) -> tuple[tuple[int, int], ...]:
-        """Of the decode cells those whose steps are taken apart"""
+        """The decode cells whose steps are measured in parts."""
         return self.decode_cells if self.quick else ((256, 512), (64, 512), (64, 4096), (256, 2048), (1, 512))
 
     @property

@@ -1,4 +1,4 @@
-"""Stage: what an evicted request costs: its blocks moved to the host and back, or its tokens computed again.
+"""Stage: what a preempted request costs: its blocks moved to the host and back, or its tokens computed again.
 
 Moving grows with the KV of a token, computing with the parameters: so there is a model size from which moving is the
 cheaper. It is looked for among the shapes measured.

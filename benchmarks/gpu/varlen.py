@@ -1,7 +1,7 @@
 """An attention for transformers' continuous batching where flash-attn is not installed: torch's own FlashAttention.
 
 Left alone, transformers takes `paged|sdpa` there: every query against the KV of all requests, under a mask, and no CUDA
-graphs. A user who cares would not leave it at that, and torch holds the kernel that is missing: FlashAttention for
+graphs. A fair comparison needs better, and torch has the missing kernel: FlashAttention for
 sequences of different lengths. This registers it, the way transformers' AttentionInterface wants it.
 """
 

@@ -30,7 +30,7 @@ class Counting(TorchKernels):
         super().__init__()
         self.calls: Counter[str] = Counter()
         self.prepare = self._counted("prepare", self.prepare)
-        for name in ("places", "rms_norm", "project_and_norm", "rope_and_write", "silu_mul", "sample"):
+        for name in ("kv_index", "rms_norm", "project_and_norm", "rope_and_write", "silu_mul", "sample"):
             setattr(self, name, self._counted(name, getattr(self, name)))
 
     def _counted(self, name: str, call: Any) -> Any:

@@ -72,7 +72,7 @@ def test_what_a_step_may_change_in_the_pool() -> None:
     pool.layers[0, 20, 0, 0, 0] += 1.0  # one block more than a request grows by
     assert not graphs.untouched(pool, before, rows=1)
     assert graphs.untouched(pool, before, rows=2)
-    pool.layers[0, 30, 0, 0, 0] += 1.0  # and one of the blocks that are nobody's
+    pool.layers[0, 30, 0, 0, 0] += 1.0  # and a block of no request
     assert not graphs.untouched(pool, before, rows=2)
 
 

@@ -1,4 +1,4 @@
-"""Greedy tokens equal transformers' on SmolLM2 in float32, however requests were batched, chunked, padded or evicted.
+"""Greedy tokens equal transformers' on SmolLM2 in float32, however requests were batched, chunked, padded or preempted.
 
 transformers reads the same GGUF with its own reader, so the weights' way into the model is checked as well.
 """
@@ -146,7 +146,7 @@ def _transformers_model() -> transformers.LlamaForCausalLM:
 
 
 def _requests(lengths: Sequence[int] = (NEW_TOKENS,) * len(PROMPTS)) -> list[Request]:
-    # The seed is unused by greedy sampling: here it names the request to whoever records logits.
+    # The seed is unused by greedy sampling: here it names the request in the recorded logits.
     return [request(i, prompt, lengths[i], Sampling(seed=i)) for i, prompt in enumerate(PROMPTS)]
 
 
@@ -279,7 +279,7 @@ def test_greedy_tokens_equal_transformers_beside_dead_rows(ours: Llama, oracle: 
 
 
 def test_greedy_tokens_equal_transformers_after_a_forced_preemption(ours: Llama, oracle: Oracle) -> None:
-    # 17 blocks hold all prompts but not their growth: somebody is evicted mid-output and computed again from 0.
+    # 17 blocks hold all prompts but not their growth: a request is preempted mid-output and recomputed from 0.
     config = SchedulerConfig(kv_blocks=17, max_model_len=256, max_num_seqs=8, watermark=0.0)
     requests = _requests()
     serve(ours, config, requests)
@@ -300,7 +300,7 @@ def test_greedy_tokens_equal_transformers_after_swapping(ours: Llama, oracle: Or
 
 @pytest.mark.slow
 def test_greedy_tokens_equal_transformers_behind_shared_prefixes(ours: Llama, oracle: Oracle) -> None:
-    """Every prompt, and then all again, in two seats: the second time finds the blocks of the first."""
+    """Every prompt, and then all again, in two slots: the second pass finds the blocks of the first."""
     config = SchedulerConfig(kv_blocks=160, max_model_len=256, max_num_seqs=2, block_size=4, prefix_caching=True)
     requests = [request(i, prompt, NEW_TOKENS, Sampling(seed=i)) for i, prompt in enumerate(PROMPTS * 2)]
     plans = serve(ours, config, requests)

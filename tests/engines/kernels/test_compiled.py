@@ -249,7 +249,7 @@ def test_a_kernel_that_is_launched_early_waits_before_it_touches_memory(
 
 
 def test_the_programs_of_a_multiprocessor_fit_side_by_side(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PROGRAMS_PER_SM is a promise about shared memory and registers; sm_90 is where it was chosen."""
+    """PROGRAMS_PER_SM assumes an amount of shared memory and registers; it was chosen for sm_90."""
     c = SHAPES["llama-3.1-8b"]
     variant = (triton_decode, "_attend", partial(decode, c.kv_heads, c.heads // c.kv_heads, c.head_dim, BF16))
     result = build(variant, 90, scratch, monkeypatch)

@@ -1,4 +1,4 @@
-"""The steps that FlashInfer is asked for. Its kernels need a GPU; everything in front of them does not.
+"""The steps that FlashInfer plans. Its kernels need a GPU; the code before them does not.
 
 On a GPU with FlashInfer installed these tests run its kernels. Without a GPU `by_pages` computes in their place what
 its documentation says of its arguments: behind the real package's `plan` and `run` where that is installed, and behind

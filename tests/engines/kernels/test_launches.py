@@ -63,7 +63,7 @@ def test_a_step_may_be_longer_than_a_grids_second_axis(launches: list[tuple[str,
 
 
 class Operations(TorchDispatchMode):
-    """What torch is asked to compute; views and memory cost a device nothing."""
+    """The operations that torch computes; views and memory cost a device nothing."""
 
     FREE = ("aten.empty.memory_format", "aten.empty_like.default", "aten.detach.default")
 

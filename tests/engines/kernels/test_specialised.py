@@ -1,5 +1,5 @@
 """Triton compiles a kernel anew for arguments of value 1, divisible by 16 or of another type. All of that has to happen
-in the warm-up: a compilation in the middle of a run is somebody's TTFT.
+in the warm-up: a compilation during a run would be in a TTFT.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Program = tuple[Any, ...]
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[Program]]:
-    """Every program that Triton would have compiled. The kernels do nothing: nobody looks at the tokens."""
+    """Every program that Triton would have compiled. The kernels do nothing, as the tokens are not checked."""
     seen: set[Program] = set()
 
     class Recorder:

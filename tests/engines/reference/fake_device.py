@@ -1,4 +1,4 @@
-"""FakeDevice: a CPU that behaves like a GPU at its slowest. Nothing queued runs before somebody has to wait for it.
+"""FakeDevice: a CPU that behaves like a GPU at its slowest. Queued work runs only when something waits for it.
 
 A copy takes what its source holds when it runs, not when it was queued; memory starts out as garbage; streams run
 independently of one another. So a buffer that is reused too early, or a missing wait between streams, gives wrong
@@ -139,7 +139,7 @@ class FakeStream:
 
     def _check(self, tensor: torch.Tensor) -> None:
         given = self.device.given.get(tensor.untyped_storage().data_ptr())
-        assert given is None or self in given.streams, "another stream's memory, which may be somebody else's by then"
+        assert given is None or self in given.streams, "another stream's memory, which may have been reused by then"
 
     def event(self, *, timed: bool = False) -> FakeEvent:
         return FakeEvent(self, timed=timed)
@@ -190,8 +190,8 @@ class FakeEvent:
         return self._stream.device.clock.now_ns()
 
     def ns_since(self, earlier: FakeEvent) -> int:
-        assert self._timed, "only an event that was asked to keeps its time"
-        assert earlier._timed, "only an event that was asked to keeps its time"
+        assert self._timed, "only a timed event keeps its time"
+        assert earlier._timed, "only a timed event keeps its time"
         (end_ns,), (begin_ns,) = self._mark or [], earlier._mark or []  # one that has not passed has no time
         return end_ns - begin_ns
 

@@ -32,7 +32,7 @@ def executor_for(llama: Llama, pool: KVPool, max_num_seqs: int = 8) -> TorchExec
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a hand-made plan: computes tokens start .. start + count - 1 of the request in seat `slot`."""
+    """A row of a hand-made plan: computes tokens start .. start + count - 1 of the request in `slot`."""
 
     request: Request
     slot: int

@@ -105,7 +105,7 @@ def test_padding_queries_attend_to_the_first_position_only() -> None:
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e30])
 def test_nothing_beyond_the_length_matters(poison: float) -> None:
-    """Not in the row's last block, not in the dummy block, not in anybody else's, and not past the end of a table."""
+    """Not in the row's last block, the dummy block, another row's blocks, or past the end of a table."""
     case = _case([1, 9, 16, 21], [1, 1, 1, 4])
     clean = case.batched()
     dirty = torch.full_like(case.kv, poison)

@@ -74,7 +74,7 @@ def test_padding_and_dead_rows_are_launched_and_change_nothing(llama: Llama, lau
     expected = _first_token(llama)
     pool = pool_for(llama)
     executor = executor_for(llama, pool)
-    pool.layers[:, 9] = 0.5  # what the finished request in seat 3 has left behind
+    pool.layers[:, 9] = 0.5  # what the finished request in slot 3 left
     pool.layers[:, 20:] = CANARY
     before = pool.layers.clone()
     plan = step_plan(
@@ -153,7 +153,7 @@ def test_times_are_the_clocks_and_busy_lies_within(llama: Llama) -> None:
 CONFIGS = {
     "continuous": SchedulerConfig(kv_blocks=64, max_model_len=128, max_num_seqs=6),
     "chunked": SchedulerConfig(kv_blocks=64, max_model_len=128, max_num_seqs=6, max_num_batched_tokens=7),
-    "evicting": SchedulerConfig(kv_blocks=9, max_model_len=128, max_num_seqs=6, watermark=0.0),
+    "preempting": SchedulerConfig(kv_blocks=9, max_model_len=128, max_num_seqs=6, watermark=0.0),
     "padded": SchedulerConfig(kv_blocks=64, max_model_len=128, max_num_seqs=4, mode="static"),
     "held": SchedulerConfig(kv_blocks=64, max_model_len=128, max_num_seqs=4, mode="static", static="compact-held"),
 }
@@ -176,7 +176,7 @@ def test_tokens_are_the_same_under_every_policy(llama: Llama, name: str, samplin
         serve(llama, SchedulerConfig(kv_blocks=64, max_model_len=128, max_num_seqs=1), [one])
     together = requests()
     serve(llama, CONFIGS[name], together, depth=depth)
-    if name == "evicting":
+    if name == "preempting":
         assert any(one.preemptions for one in together)
     assert [outputs_of(one) for one in together] == [outputs_of(one) for one in alone]
 

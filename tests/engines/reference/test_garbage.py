@@ -24,7 +24,7 @@ def engine() -> ReferenceEngine:
 
 @pytest.fixture
 def full() -> Iterator[list[int]]:
-    """Gets an entry at each full collection. One is due as soon as somebody enables them again."""
+    """Gets an entry at each full collection. One is due as soon as collections are enabled again."""
     seen: list[int] = []
 
     def look(phase: str, info: dict[str, Any]) -> None:

@@ -45,7 +45,7 @@ def test_no_room_for_a_block_is_one_line_that_says_why(free: int, step: int, sha
 
 
 @pytest.mark.parametrize(
-    ("seats", "budget", "context", "counts"),
+    ("slots", "budget", "context", "counts"),
     [
         (4, 100, 1000, [97, 1, 1, 1]),
         (4, 100, 40, [40, 40, 19, 1]),
@@ -55,9 +55,9 @@ def test_no_room_for_a_block_is_one_line_that_says_why(free: int, step: int, sha
     ],
 )
 def test_the_largest_step_spends_the_budget_on_every_seat(
-    seats: int, budget: int, context: int, counts: list[int]
+    slots: int, budget: int, context: int, counts: list[int]
 ) -> None:
-    assert largest_step(seats, budget, context) == counts
+    assert largest_step(slots, budget, context) == counts
 
 
 def test_a_gpu_meets_prompts_of_every_size_before_the_clock_runs() -> None:

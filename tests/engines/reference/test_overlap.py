@@ -24,7 +24,7 @@ from tests.engines.reference.stepping import Dead, Row, Tables, drive, outputs_o
 from workloads.errors import CbbenchError
 
 CANARY = 7.0
-SEATS = 6
+MAX_NUM_SEQS = 6
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +70,14 @@ def executor_on(
 
 
 def config(**knobs: object) -> SchedulerConfig:
-    defaults = {"kv_blocks": 64, "max_model_len": 128, "max_num_seqs": SEATS}
+    defaults = {"kv_blocks": 64, "max_model_len": 128, "max_num_seqs": MAX_NUM_SEQS}
     return SchedulerConfig(**defaults | knobs)  # type: ignore[arg-type]
 
 
 CONFIGS: dict[str, Callable[[], SchedulerConfig]] = {
     "continuous": config,
     "chunked": lambda: config(max_num_batched_tokens=7),
-    "evicting": lambda: config(kv_blocks=9, watermark=0.0),
+    "preempting": lambda: config(kv_blocks=9, watermark=0.0),
     "swapping": lambda: config(kv_blocks=9, watermark=0.0, on_kv_pressure="swap", swap_blocks=20),
     "padded": lambda: config(max_num_seqs=4, mode="static"),
 }

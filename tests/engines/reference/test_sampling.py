@@ -1,4 +1,4 @@
-"""Sampling: greedy, distributions, filters, and independence of the neighbours."""
+"""Sampling: greedy, distributions, filters, and independence of other rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DRAWS = 4000
 
 
 def _draw(logits: torch.Tensor, sampling: Sampling, draws: int = DRAWS) -> np.ndarray:
-    """`draws` outputs of one request whose logits never change."""
+    """`draws` outputs of one request with constant logits."""
     return next_tokens(logits.expand(draws, -1), [sampling] * draws, range(draws)).numpy()
 
 

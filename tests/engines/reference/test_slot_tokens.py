@@ -1,4 +1,4 @@
-"""What a row is fed: the token its seat sampled last, or what the host knows where the seat cannot know it."""
+"""What a row is fed: the token that its slot sampled last, or the host's token where the slot has none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOT = Sampling(temperature=0.5, top_k=3, top_p=0.9, seed=2**63 + 5)
 
 
 def decoding(index: int, prompt: list[int], outputs: list[int], how: Sampling = GREEDY) -> Request:
-    """A request whose outputs so far have reached the host."""
+    """A request with outputs that have reached the host."""
     one = request(index, prompt, 20, how)
     assert one.tokens is not None
     one.tokens[len(prompt) : len(prompt) + len(outputs)] = outputs
@@ -50,7 +50,7 @@ def test_where_the_host_can_read_the_token_it_is_fed_itself() -> None:
 
 
 def test_who_comes_into_a_seat_at_its_last_ones_position_is_fed_its_own_token() -> None:
-    """As one that was swapped out does, and came back to another seat."""
+    """As after a swap, which may bring a request back to another slot."""
     slot_tokens = SlotTokens(2)
     step(slot_tokens, Row(request(0, FIRST, 20), 0, 0, 5))
     assert step(slot_tokens, Row(decoding(1, SECOND, [31, 32, 33]), 0, 5, 1)).ids.tolist() == [33]

@@ -71,7 +71,7 @@ def test_blocks_come_back_bit_equal_elsewhere_and_touch_no_other() -> None:
     host = HostPool(pool, 3, CpuDevice(VirtualClock()))
     host.queue_moves(_moves([(2, 1), (5, 0)], []), torch.from_numpy)
     assert torch.equal(pool.layers, before)
-    pool.layers[:, [2, 5]] = torch.nan  # somebody else writes there
+    pool.layers[:, [2, 5]] = torch.nan  # another request writes there
     host.queue_moves(_moves([], [(0, 3), (1, 5)]), torch.from_numpy)
     assert torch.equal(pool.layers[:, 3], before[:, 5])
     assert torch.equal(pool.layers[:, 5], before[:, 2])

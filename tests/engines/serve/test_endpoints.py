@@ -73,7 +73,7 @@ def test_a_chat(server: Running) -> None:
 
 
 def test_a_chat_as_a_stream(server: Running) -> None:
-    """A role, then content, then a finish reason, then the end; no usage where none was asked for."""
+    """A role, then content, then a finish reason, then the end; no usage unless requested."""
     first, *content, finish, done = server.events(CHAT, {"messages": HI, "max_tokens": 4})
     assert done == "[DONE]"
     assert first["object"] == "chat.completion.chunk"
@@ -242,7 +242,7 @@ def test_metrics_of_the_prefix_cache() -> None:
 
 
 def test_the_queue_time_is_the_time_without_a_seat() -> None:
-    """One seat, four requests of three steps at least: the first waits for nothing, the last for nine steps."""
+    """One slot, four requests of three steps at least: the first waits for nothing, the last for nine steps."""
     step_s = 0.02
     with echoing(step_s, max_num_seqs=1) as (server, _):
         with ThreadPoolExecutor(4) as pool:

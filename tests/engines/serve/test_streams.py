@@ -41,7 +41,7 @@ def test_a_client_that_goes_frees_its_seat_and_its_blocks_within_one_step() -> N
         assert server.metric("vllm:kv_cache_usage_perc") == 0
         # The step that runs when the client goes is the last one, or one more that was being planned.
         assert len(executor.launched) <= steps_at_abort[0] + 1
-        assert server.complete("de", max_tokens=2)["text"] == "de", "the only seat is free"
+        assert server.complete("de", max_tokens=2)["text"] == "de", "the only slot is free"
 
 
 def test_a_client_that_goes_while_it_is_written_to_is_no_error_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
@@ -50,7 +50,7 @@ def test_a_client_that_goes_while_it_is_written_to_is_no_error_of_the_server(cap
         await response.prepare(request)
         assert request.transport is not None
         request.transport.abort()
-        await response.write(b"x")  # raises, as in a stream whose client has just gone
+        await response.write(b"x")  # raises, as in a stream whose client has just disconnected
         return response
 
     async def ask() -> None:
@@ -164,7 +164,7 @@ def _reset(response: Any) -> None:
 
 @contextmanager
 def _unread(server: Running, body: dict[str, Any]) -> Any:
-    """A request on a connection with a small buffer that nobody reads."""
+    """A request on a connection with a small buffer that is not read."""
     raw = json.dumps(body).encode()
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

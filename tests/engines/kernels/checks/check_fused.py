@@ -24,10 +24,10 @@ def test_embed_takes_what_a_seat_sampled_last(d: int, dtype: torch.dtype) -> Non
     embedding, weight = random(20, d, dtype=dtype), random(d)
     ids = torch.tensor([3, -1, 19, -3, 0], device=DEVICE)
     last_token = torch.tensor([7, 8, 9], device=DEVICE)
-    for seats in (last_token, None):
-        own = ids if seats is not None else ids.abs()
+    for slot_tokens in (last_token, None):
+        own = ids if slot_tokens is not None else ids.abs()
         (x, normed), (expected_x, expected) = (
-            ops.embed(own, seats, embedding, weight, 1e-5) for ops in (triton_fused, oracles)
+            ops.embed(own, slot_tokens, embedding, weight, 1e-5) for ops in (triton_fused, oracles)
         )
         assert torch.equal(x, expected_x)
         assert_close(normed, expected)
@@ -73,7 +73,7 @@ def test_rope_and_write(layout: str, norm: bool, head_dim: int, group: int, dtyp
         runs.append((mine, kv))
     (actual_qkv, actual_kv), (expected_qkv, expected_kv) = runs
     assert_close(actual_qkv, expected_qkv)
-    # Two padding tokens wrote the same slot of the dummy block; which of them came last is nobody's business.
+    # Two padding tokens wrote the same slot of the dummy block; either may be the last.
     assert_close(actual_kv[1:], expected_kv[1:])
     assert bool((actual_kv[0, :, :, 1:] == CANARY).all())
     assert torch.equal(actual_qkv[:, -2 * kv_heads :], qkv[:, -2 * kv_heads :])

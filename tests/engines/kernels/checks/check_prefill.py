@@ -43,7 +43,7 @@ def test_a_chunk_sees_what_was_computed_before_it_and_not_what_comes_after() -> 
 
 def test_padding_rows_hold_more_queries_than_positions() -> None:
     c = case([40, 1], [40, 50], kv_heads=1, group=2)
-    c.tables[1] = 0  # the dummy block, where somebody wrote
+    c.tables[1] = 0  # the dummy block, which has been written
     c.kv[0] = CANARY
     assert_close(prefill(c), reference(c))
 

@@ -47,7 +47,7 @@ def case(
     dtype: torch.dtype = torch.float32,
     layout: str = "head major",
 ) -> Case:
-    """Rows of these KV lengths, on shuffled blocks; NaN in every position that is nobody's, in the dummy block too.
+    """Rows of these KV lengths, on shuffled blocks; NaN in every position of no row, in the dummy block too.
 
     A table names block 0 behind the row's last block, except that a row of odd number names a block that is not there.
     """
