@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,17 @@ def test_a_checkout_runs_without_being_installed(tmp_path: Path) -> None:
     run = [sys.executable, "-m", "cbbench", "--version"]
     done = subprocess.run(run, capture_output=True, text=True, timeout=60, cwd=tmp_path, env={"PYTHONPATH": root})
     assert (done.returncode, done.stdout.split()[0], done.stderr) == (0, "cbbench", "")
+
+
+def test_a_folder_may_have_packages_of_our_rooms_names(tmp_path: Path) -> None:
+    for room in ("reports", "engines", "workloads"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "__init__.py").write_text("raise RuntimeError('not ours')")
+    run = [sys.executable, "-m", "cbbench", "workload", "list"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "azure-conv" in done.stdout
 
 
 def test_import_is_light() -> None:
