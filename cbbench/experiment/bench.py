@@ -8,15 +8,19 @@ from collections.abc import Sequence
 
 from cbbench.experiment.engine_factories import kind_of
 from cbbench.settings.run import RunSettings
+from cbbench.settings.workload_cache import opened_workload
 from engines.base import Engine
 from reports.schema import Criteria, EngineInfo, PacingInfo, PromptsInfo, WorkloadInfo
 from reports.stages import Stages
 from workloads.arrivals import requests_to_fill
 from workloads.errors import CbbenchError
 from workloads.plan import UGAP, RequestPlan, realised
+from workloads.prompt_texts import PromptTokens
 from workloads.rates import NS, RateSchedule, requests_expected
-from workloads.spec import open_workload
+from workloads.spec import Workload
 from workloads.tenant_plan import build_tenant_plan
+
+KEPT_REQUESTS = 1_000_000  # of plans in memory, some 100 bytes each
 
 
 class Bench:
@@ -25,6 +29,8 @@ class Bench:
     def __init__(self, base: RunSettings) -> None:
         self.kind = kind_of(base)
         self._told: set[str] = set()  # notes that stderr has had
+        self._plans: dict[object, RequestPlan] = {}
+        self._tokens: dict[Workload, PromptTokens | None] = {}  # of the prompts of a file
 
     def tell(self, notes: Sequence[str]) -> None:
         """On stderr, each note once."""
@@ -44,25 +50,38 @@ class Bench:
         return plan
 
     def _plan(self, config: RunSettings) -> RequestPlan:
-        context, arrival = self.kind.context_tokens(config), config.load.arrival or "poisson"
-        if config.workload.tenants is not None:
+        """Built once for all runs with the same requests; of many large plans the last ones are kept."""
+        context_tokens = self.kind.context_tokens(config)
+        workload = opened_workload(config.workload.spec) if config.workload.tenants is None else None
+        key = (str(config.plan_identity()), context_tokens, workload)
+        plan = self._plans.pop(key, None)
+        self._plans[key] = plan = self._build(config, workload, context_tokens) if plan is None else plan
+        while len(self._plans) > 1 and sum(map(len, self._plans.values())) > KEPT_REQUESTS:
+            self._plans.pop(next(iter(self._plans)))
+        return plan
+
+    def _build(self, config: RunSettings, workload: Workload | None, context_tokens: int) -> RequestPlan:
+        chosen, arrival = config.workload, config.load.arrival or "poisson"
+        if workload is None:
+            assert chosen.tenants is not None
             return build_tenant_plan(
-                config.workload.tenants,
-                workload=config.workload.spec,
-                num_requests=config.workload.num_requests,
-                seed=config.workload.seed,
+                chosen.tenants,
+                workload=chosen.spec,
+                num_requests=chosen.num_requests,
+                seed=chosen.seed,
                 arrival=arrival,
-                max_model_len=context,
-                misfit=config.workload.misfit,
+                max_model_len=context_tokens,
+                misfit=chosen.misfit,
             )
-        workload = open_workload(config.workload.spec)
+        if workload.prompts is not None and workload not in self._tokens:
+            self._tokens[workload] = workload.tokenised(self.kind.encode())
         return workload.plan(
-            num_requests=config.workload.num_requests,
-            seed=config.workload.seed,
+            num_requests=chosen.num_requests,
+            seed=chosen.seed,
             arrival=arrival,
-            max_model_len=context,
-            misfit=config.workload.misfit,
-            tokens=workload.tokenised(self.kind.encode()) if workload.prompts is not None else None,
+            max_model_len=context_tokens,
+            misfit=chosen.misfit,
+            tokens=self._tokens.get(workload),
         )
 
     def engine(self, config: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]:

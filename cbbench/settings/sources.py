@@ -16,9 +16,9 @@ from typing import Any, Literal
 from cbbench.settings.build import checked, value_of
 from cbbench.settings.run import RunSettings
 from cbbench.settings.values import OLD_SLOT_LIMIT
+from cbbench.settings.workload_cache import opened_workload
 from workloads.errors import CbbenchError
 from workloads.rates import RateSchedule
-from workloads.spec import suggestions
 
 Command = Literal["run", "sweep", "tune", "serve"]
 COMMANDS: tuple[Command, ...] = ("run", "sweep", "tune", "serve")
@@ -35,9 +35,9 @@ def gather(command: Command, options: Mapping[str, Any], swept: Sequence[str] = 
     if command == "serve":
         return chosen
     # Of several tenants there is no single workload to suggest anything.
-    suggested = (
-        {} if "tenants" in chosen else dict(suggestions(str(chosen.get("workload", RunSettings().workload.spec))))
-    )
+    suggested: dict[str, Any] = {}
+    if "tenants" not in chosen:
+        suggested = dict(opened_workload(str(chosen.get("workload", RunSettings().workload.spec))).suggests)
     if {"rate", "duration"} <= {*chosen, *swept}:  # which say together how many requests there are
         suggested.pop("num_requests", None)
     suggested |= _suggested_by_rate(chosen.get("rate"), chosen.get("duration"))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import shutil
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from cbbench.experiment.campaign import claimed
+from cbbench.experiment.engine_factories.reference import Reference
 from tests.cbbench.conftest import TINY, Outcome
 from tests.cbbench.test_interrupt import wait_for_lines
 
@@ -154,3 +157,40 @@ def test_a_folder_of_something_else_is_refused(cbbench: Call) -> None:
     outcome = cbbench(*SWEEP, "--values", "1,4")
     assert outcome.code == 2
     assert "holds no sweep" in outcome.error_line
+
+
+@pytest.mark.parametrize("what", [("max-num-seqs", "1,2,3,4"), ("num-requests", "3,4,5,6")])
+def test_a_plan_is_built_once_a_point_and_a_file_read_and_tokenised_once(
+    cbbench: Call, monkeypatch: pytest.MonkeyPatch, what: tuple[str, str]
+) -> None:
+    """Where the points ask the same, once for all."""
+    counts: Counter[str] = Counter()
+
+    def counted(target: str) -> None:
+        real = pkgutil.resolve_name(target)
+
+        def call(*given: Any, **named: Any) -> Any:
+            counts[target.rpartition(".")[2]] += 1
+            return real(*given, **named)
+
+        monkeypatch.setattr(target, call)
+
+    for target in ("workloads.spec.Workload.plan", "workloads.spec.read_workload_file"):
+        counted(target)
+    words = ("one", "two words", "three more words")
+    Path("prompts.jsonl").write_text("".join(json.dumps({"prompt": one, "output_tokens": 3}) + "\n" for one in words))
+    seen: Counter[Any] = Counter()
+    real_encode = Reference.encode
+
+    def encode(self: Reference) -> Any:
+        tokenise = real_encode(self)
+        assert tokenise is not None
+        return lambda content: seen.update([str(content)]) or tokenise(content)
+
+    monkeypatch.setattr(Reference, "encode", encode)
+    tiny = ("--model", "tiny", "--device", "cpu", "--workload", "prompts.jsonl")
+    outcome = cbbench("sweep", what[0], "--values", what[1], *tiny, "-o", "out")
+    assert outcome.code == 0, outcome.err
+    assert len(state()["points"]) == 4
+    assert counts == {"plan": 1 if what[0] == "max-num-seqs" else 4, "read_workload_file": 1}
+    assert seen == {one: 1 for one in words}
