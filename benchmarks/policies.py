@@ -150,7 +150,7 @@ def one_tenant_floods() -> None:
     for name, changes in (
         ("fcfs", {}),
         ("fair", {"order": "fair"}),
-        ("fcfs, noisy: 8 seats", {"quota": ("noisy:rows=8",)}),
+        ("fcfs, noisy: 8 slots", {"quota": ("noisy:max-num-seqs=8",)}),
     ):
         result = run(FLOOD, **changes)
         assert result.summary is not None

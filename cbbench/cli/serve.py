@@ -48,25 +48,25 @@ def command(
     from engines.serve.server import bind
 
     known = RunSettings.all()  # cbbench.toml may hold more, for runs
-    config = build_settings({key: value for key, value in gather("serve", given).items() if known[key].facts.served})
+    settings = build_settings({key: value for key, value in gather("serve", given).items() if known[key].facts.served})
     with bind(host, port) as bound:
-        server = _build(config, served_model_name or config.engine.model)
-        return _run(server, bound, drain, f"{config.scheduler.mode} · {served_model_name or config.engine.model}")
+        server = _build(settings, served_model_name or settings.engine.model)
+        return _run(server, bound, drain, f"{settings.scheduler.mode} · {served_model_name or settings.engine.model}")
 
 
-def _build(config: RunSettings, name: str) -> Server:
+def _build(settings: RunSettings, name: str) -> Server:
     from cbbench.experiment.engine_factories.reference import Reference
     from engines.serve.server import reference_server
 
-    reference = Reference(config)
-    scheduler = reference.scheduler(config, reference.kv_blocks(config, most=None))
+    reference = Reference(settings)
+    scheduler = reference.scheduler(settings, reference.kv_blocks(settings, most=None))
     return reference_server(
         reference.model,
         scheduler,
         name=name,
-        random_weights=config.engine.weights == "random",
-        attention=config.engine.attention,
-        cuda_graphs=config.engine.cuda_graphs,
+        random_weights=settings.engine.weights == "random",
+        attention=settings.engine.attention,
+        cuda_graphs=settings.engine.cuda_graphs,
     )
 
 

@@ -23,13 +23,13 @@ def command(
     ] = 20_000,
     **given: Any,
 ) -> int:
-    """Search rows, tokens per step and per prompt, admission, order and buckets for the highest goodput within --sla,
-    and say why.
+    """Search max-num-seqs, tokens per step and per prompt, admission, order and buckets for the highest goodput within
+    --sla, and say why.
 
-    With --law RUN (or --hardware NAME) it explores on the simulator and confirms on the real engine; with --engine
-    simulated it only predicts; with neither, every run is real. On the simulator it then tries what it found with as
-    many requests as a proof takes, and goes on from there if that fails. The outcome is a cbbench.toml, with the flags
-    of vLLM and SGLang that mean the same.
+    With --step-time-model RUN (or --hardware NAME) it explores on the simulator and confirms on the real engine; with
+    --engine simulated it only predicts; with neither, every run is real. On the simulator it then tries what it found
+    with as many requests as a proof takes, and goes on from there if that fails. The outcome is a cbbench.toml, with
+    the flags of vLLM and SGLang that mean the same.
     """
     from cbbench.experiment.tune import tune
     from cbbench.settings.sources import gather

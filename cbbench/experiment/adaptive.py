@@ -1,4 +1,4 @@
-"""Where to measure next, when nobody gave values: coarse first, then around the knee and the edge of the SLA.
+"""Where to measure next, if no values were given: coarse first, then around the knee and the edge of the SLA.
 
     coarse    LOW, the powers of two between, HIGH; a rate climbs them one by one until arrivals outrun completions
     refine    the middle (geometric) of each gap beside the knee, of the gap in which the best setting that meets the

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Sequence
 
-from cbbench.experiment.engine_factories import kind_of
+from cbbench.experiment.engine_factories import factory_for
 from cbbench.settings.run import RunSettings
 from cbbench.settings.workload_cache import opened_workload
 from engines.base import Engine
@@ -24,10 +24,10 @@ KEPT_REQUESTS = 1_000_000  # of plans in memory, some 100 bytes each
 
 
 class Bench:
-    """What is loaded once (a model, a law, a server's name) comes from `base`; the rest from the config of each run."""
+    """What is loaded once (a model, step times, a server's name) is that of `base`; the rest is each run's."""
 
     def __init__(self, base: RunSettings) -> None:
-        self.kind = kind_of(base)
+        self.factory = factory_for(base)
         self._told: set[str] = set()  # notes that stderr has had
         self._plans: dict[object, RequestPlan] = {}
         self._tokens: dict[Workload, PromptTokens | None] = {}  # of the prompts of a file
@@ -39,29 +39,29 @@ class Bench:
                 print(f"note: {note}", file=sys.stderr)
         self._told.update(notes)
 
-    def plan(self, config: RunSettings) -> RequestPlan:
+    def plan(self, settings: RunSettings) -> RequestPlan:
         """The requests of a run with these settings. CbbenchError for an SLA on a part of them that is not there."""
-        plan = self._plan(config)
-        rate = rate_per_s(config, plan)
+        plan = self._plan(settings)
+        rate = rate_per_s(settings, plan)
         stages = Stages(rate) if isinstance(rate, RateSchedule) else None
-        for sla in config.slo.sla:
+        for sla in settings.slo.sla:
             if sla.scope is not None and (missing := sla.scope.missing_in_plan(plan, stages)) is not None:
                 raise CbbenchError("sla", f'"{sla.expr}": {missing}')
         return plan
 
-    def _plan(self, config: RunSettings) -> RequestPlan:
+    def _plan(self, settings: RunSettings) -> RequestPlan:
         """Built once for all runs with the same requests; of many large plans the last ones are kept."""
-        context_tokens = self.kind.context_tokens(config)
-        workload = opened_workload(config.workload.spec) if config.workload.tenants is None else None
-        key = (str(config.plan_identity()), context_tokens, workload)
+        context_tokens = self.factory.context_tokens(settings)
+        workload = opened_workload(settings.workload.spec) if settings.workload.tenants is None else None
+        key = (str(settings.plan_identity()), context_tokens, workload)
         plan = self._plans.pop(key, None)
-        self._plans[key] = plan = self._build(config, workload, context_tokens) if plan is None else plan
+        self._plans[key] = plan = self._build(settings, workload, context_tokens) if plan is None else plan
         while len(self._plans) > 1 and sum(map(len, self._plans.values())) > KEPT_REQUESTS:
             self._plans.pop(next(iter(self._plans)))
         return plan
 
-    def _build(self, config: RunSettings, workload: Workload | None, context_tokens: int) -> RequestPlan:
-        chosen, arrival = config.workload, config.load.arrival or "poisson"
+    def _build(self, settings: RunSettings, workload: Workload | None, context_tokens: int) -> RequestPlan:
+        chosen, arrival = settings.workload, settings.load.arrival or "poisson"
         if workload is None:
             assert chosen.tenants is not None
             return build_tenant_plan(
@@ -74,7 +74,7 @@ class Bench:
                 misfit=chosen.misfit,
             )
         if workload.prompts is not None and workload not in self._tokens:
-            self._tokens[workload] = workload.tokenised(self.kind.encode())
+            self._tokens[workload] = workload.tokenised(self.factory.encode())
         return workload.plan(
             num_requests=chosen.num_requests,
             seed=chosen.seed,
@@ -84,22 +84,22 @@ class Bench:
             tokens=self._tokens.get(workload),
         )
 
-    def engine(self, config: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
+    def engine(self, settings: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
         """An engine with these settings, and what run.json says of it."""
-        if strangers := {one.tenant for one in config.scheduler.quota} - set(plan.tenants):
+        if strangers := {one.tenant for one in settings.scheduler.quota} - set(plan.tenants):
             raise CbbenchError("quota", f"{min(strangers)}: no such tenant; the workload has {', '.join(plan.tenants)}")
-        return self.kind.engine(config, plan)
+        return self.factory.engine(settings, plan)
 
 
-def notes_of(config: RunSettings, plan: RequestPlan) -> tuple[str, ...]:
+def notes_of(settings: RunSettings, plan: RequestPlan) -> tuple[str, ...]:
     """What a reader of the result must know of the plan: rows used again, arrival times not used, and so on."""
     told = [str(note) for note in plan.notes]
-    if (rate := rate_per_s(config, plan)) is not None:
+    if (rate := rate_per_s(settings, plan)) is not None:
         if isinstance(rate, RateSchedule):
-            told += _stages_not_reached(rate, plan, config.load.duration)
-        if config.load.duration is not None:
-            told += _over_before(config.load.duration, rate, plan, config.load.arrival or "poisson")
-    if plan.texts is not None and config.server.url is not None and config.server.launch is None:
+            told += _stages_not_reached(rate, plan, settings.load.duration)
+        if settings.load.duration is not None:
+            told += _over_before(settings.load.duration, rate, plan, settings.load.arrival or "poisson")
+    if plan.texts is not None and settings.server.url is not None and settings.server.launch is None:
         told.append(
             f"{plan.texts.file.path} has the same text in every run: what the server's prefix cache kept of one, it "
             "need not compute in the next"
@@ -108,7 +108,7 @@ def notes_of(config: RunSettings, plan: RequestPlan) -> tuple[str, ...]:
 
 
 def _stages_not_reached(rate: RateSchedule, plan: RequestPlan, duration_s: float | None) -> list[str]:
-    """A note where requests or duration end before the stages that somebody wrote do."""
+    """A note where requests or duration end before the stages that were written do."""
     last_s = int(rate.due_ns(plan.arrivals_ugap[-1:])[0]) / NS
     begins_s = float(rate.starts_s[len(rate.given) - 1])
     if min(last_s, duration_s or last_s) >= begins_s:
@@ -131,15 +131,15 @@ def _over_before(duration_s: float, rate: float | RateSchedule, plan: RequestPla
     ]
 
 
-def rate_per_s(config: RunSettings, plan: RequestPlan) -> float | RateSchedule | None:
+def rate_per_s(settings: RunSettings, plan: RequestPlan) -> float | RateSchedule | None:
     """The rate asked for, or a trace's own; None where requests follow no schedule."""
-    if config.load.rate is None and config.load.arrival == "trace":
+    if settings.load.rate is None and settings.load.arrival == "trace":
         return plan.trace_rate_per_s
-    return config.load.rate
+    return settings.load.rate
 
 
-def describe_workload(config: RunSettings, plan: RequestPlan) -> WorkloadInfo:
-    rate, stages = rate_per_s(config, plan), None
+def describe_workload(settings: RunSettings, plan: RequestPlan) -> WorkloadInfo:
+    rate, stages = rate_per_s(settings, plan), None
     if isinstance(rate, RateSchedule):
         rate, stages = rate.mean_per_s(len(plan)), str(rate)
     return WorkloadInfo(
@@ -147,16 +147,16 @@ def describe_workload(config: RunSettings, plan: RequestPlan) -> WorkloadInfo:
         seed=plan.seed,
         sha256=plan.sha256,
         num_requests=len(plan),
-        prompt_seed=config.workload.prompt_seed,
+        prompt_seed=settings.workload.prompt_seed,
         realised=realised(plan),
         prompts=_prompts(plan),
         pacing=PacingInfo(
             rate_per_s=rate,
             rate_schedule=stages,
-            concurrency=config.load.concurrency,
-            duration_s=config.load.duration,
-            drain_s=config.load.drain,
-            arrival=config.load.arrival or (None if config.load.rate is None else "poisson"),
+            concurrency=settings.load.concurrency,
+            duration_s=settings.load.duration,
+            drain_s=settings.load.drain,
+            arrival=settings.load.arrival or (None if settings.load.rate is None else "poisson"),
         ),
     )
 
@@ -168,5 +168,5 @@ def _prompts(plan: RequestPlan) -> PromptsInfo | None:
     return PromptsInfo(texts.file.path, texts.sha256, texts.num_prompts, texts.counted_by)
 
 
-def criteria_of(config: RunSettings) -> Criteria:
-    return Criteria(tuple(one.expr for one in config.slo.sla), config.slo.confidence, config.slo.max_failure_rate)
+def criteria_of(settings: RunSettings) -> Criteria:
+    return Criteria(tuple(one.expr for one in settings.slo.sla), settings.slo.confidence, settings.slo.max_failure_rate)

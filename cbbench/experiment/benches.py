@@ -65,7 +65,7 @@ class BenchPerPoint:
         with server_for(config, fill, log) as served:
             bench = Bench(served)
             if not self.same_work(config, work_of_plan(bench.plan(served))):
-                context = bench.kind.context_tokens(served)
+                context = bench.factory.context_tokens(served)
                 raise CbbenchError(
                     None,
                     f"this server's context of {context} tokens makes other requests than the points before, so that "

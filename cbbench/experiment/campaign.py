@@ -63,8 +63,8 @@ class Campaign:
 
     @contextmanager
     def begun(self, settings: Sequence[Setting], *, adaptive: bool = False) -> Iterator[None]:
-        """Make the folder, keep other sweeps out of it, and say what is asked for; runs from before that are not asked
-        for again come behind."""
+        """Make the folder, keep other sweeps out of it, and write which settings are wanted; finished ones that are not
+        among them come last."""
         asked = tuple(dict.fromkeys((*settings, *self.settings_done)))
         self._shared_sha256(asked)  # a workload that cannot be is said before there is a folder
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -194,7 +194,7 @@ class Campaign:
 
 
 def most_in_flight(params: Sequence[str], base: RunSettings, benches: Benches) -> int | None:
-    """Requests that can be there at once; None where the settings differ in it, or a server of its own is asked."""
+    """Requests that can be in flight at once; None if it differs between settings, or each has its own server."""
     if not isinstance(benches, OneBench) or set(params) & {*work_params(), "concurrency", "duration"}:
         return None
     requests = len(benches.bench.plan(base))
@@ -202,7 +202,7 @@ def most_in_flight(params: Sequence[str], base: RunSettings, benches: Benches) -
 
 
 def gain(bench: Bench, config: RunSettings, result: RunFile) -> float | None:
-    """What continuous batching gains over static batching with these seats: of engines of ours alone."""
+    """What continuous batching gains over static batching with this max_num_seqs; engines of ours alone."""
     return (
         max_over_mean(bench.plan(config).output_tokens, config.scheduler.max_num_seqs) if result.engine.mode else None
     )

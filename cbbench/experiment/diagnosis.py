@@ -1,9 +1,8 @@
-"""What is on this machine: facts only, each None where it cannot be read. torch is loaded only to be asked."""
+"""What is on this machine: facts only, each None where it cannot be read. torch is loaded only to see what it finds."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
 import platform
 import re
 import socket
@@ -13,9 +12,10 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from cbbench import __version__
-from cbbench.experiment.environment import cpu_model
+from cbbench.experiment.environment import cpu_model, usable_cores
 from engines.base import GpuSample
 from engines.remote import kernel_stamps
 from engines.remote.socket_poller import SocketPoller
@@ -78,7 +78,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     torch: Torch
     triton: str | None
     flashinfer: str | None
-    nvidia_driver: bool  # one is loaded, whoever can talk to it
+    nvidia_driver: bool  # one is loaded, even if no library can read it
     gpus: tuple[GpuReport, ...]
     client: Client
 
@@ -101,21 +101,19 @@ def diagnose() -> Diagnosis:
 
 
 def look_at_machine() -> Machine:
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = _first_line("/sys/fs/cgroup/cpu.max").split()  # "200000 100000", or "max 100000"
     shared = float(quota[0]) / float(quota[1]) if len(quota) == 2 and quota[0].isdigit() else None
-    memory = {name: int(size) * 1024 for name, size in re.findall(r"(\w+): +(\d+) kB", _text("/proc/meminfo"))}
+    memory = psutil.virtual_memory()
     limit = _first_line("/sys/fs/cgroup/memory.max")
-    sizes = [size for size in (memory.get("MemTotal"), int(limit) if limit.isdigit() else None) if size]
     flags = re.search(r"^(?:flags|Features)\s*:(.*)$", _text("/proc/cpuinfo"), re.M)
     own = set(flags[1].split()) if flags else set()
     return Machine(
         cpu=cpu_model(),
-        cores=os.cpu_count(),
-        usable_cores=min((n for n in (affinity, shared) if n), default=None),
+        cores=psutil.cpu_count(),
+        usable_cores=min((n for n in (usable_cores(), shared) if n), default=None),
         vector_units=tuple(name for name in VECTOR_FLAGS if name in own),
-        memory_bytes=min(sizes, default=None),
-        memory_available_bytes=memory.get("MemAvailable"),
+        memory_bytes=min(memory.total, int(limit)) if limit.isdigit() else memory.total,
+        memory_available_bytes=memory.available,
     )
 
 

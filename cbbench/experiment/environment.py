@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shlex
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import psutil
 
 from cbbench import __version__
 from engines.remote.headers import without_values
@@ -30,13 +30,19 @@ def environment(gpu: Gpu | None = None) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "numpy": _version("numpy"),
         "torch": _version("torch"),
         "gpu": msgspec.to_builtins(gpu.info()) if gpu is not None else None,
         "command": shlex.join(["cbbench", *without_values(sys.argv[1:])]),
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def usable_cores() -> int | None:
+    """Cores that this process may run on, of those of the machine."""
+    process = psutil.Process()
+    return len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else psutil.cpu_count()
 
 
 @cache

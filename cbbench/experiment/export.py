@@ -38,7 +38,7 @@ STDOUT = Path("-")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What somebody wants of a page. None: as it is by itself."""
+    """What a page shall show. None: its default."""
 
     percentiles: Sequence[float] | None = None
     title: str | None = None
@@ -53,7 +53,7 @@ def export(
     terminal_only: bool,
     wanted: Wanted = Wanted(),
 ) -> int:
-    """The exit code. What is asked for is checked before anything is read, and read before anything is written."""
+    """The exit code. Options are checked before anything is read, and all is read before anything is written."""
     formats = parse_formats(formats_text)
     if terminal_only:
         raise CbbenchError("format", "makes files, and `json` and `timeline` belong to the terminal; leave out one")

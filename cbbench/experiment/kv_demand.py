@@ -19,38 +19,38 @@ def blocks_of_requests(plan: RequestPlan, block_size: int) -> IntColumn:
     return -(-(plan.prompt_tokens + plan.output_tokens - 1) // block_size)
 
 
-def blocks_for_every_seat(plan: RequestPlan, config: RunSettings, max_model_len: int) -> int:
-    """KV blocks with which no mix of the plan's requests in the seats ever runs short."""
+def blocks_for_every_slot(plan: RequestPlan, settings: RunSettings, max_model_len: int) -> int:
+    """KV blocks with which no mix of the plan's requests in the slots ever runs short."""
     possible = plan.prompt_tokens + plan.output_tokens <= max_model_len  # the others are rejected at once
-    blocks = np.sort(blocks_of_requests(plan, config.scheduler.block_size)[possible])
-    largest = max(int(blocks[-config.scheduler.max_num_seqs :].sum()), 1)
-    return math.ceil(largest / (1 - config.scheduler.watermark / 100)) + 1
+    blocks = np.sort(blocks_of_requests(plan, settings.scheduler.block_size)[possible])
+    largest = max(int(blocks[-settings.scheduler.max_num_seqs :].sum()), 1)
+    return math.ceil(largest / (1 - settings.scheduler.watermark / 100)) + 1
 
 
-def refuse_what_never_fits(config: RunSettings, plan: RequestPlan, scheduler: SchedulerConfig) -> None:
+def refuse_what_never_fits(settings: RunSettings, plan: RequestPlan, scheduler: SchedulerConfig) -> None:
     """CbbenchError, before the run, where the whole KV pool, or all that its tenant may hold of it, is too small for a
     single request."""
     all_of_them = np.ones(len(plan), np.bool_)
-    _refuse(config, plan, scheduler, "kv_blocks", blocks_of_requests(plan, scheduler.block_size), all_of_them)
+    _refuse(settings, plan, scheduler, "kv_blocks", blocks_of_requests(plan, scheduler.block_size), all_of_them)
 
 
-def refuse_what_never_fits_a_pair(config: RunSettings, plan: RequestPlan, pair: DisaggregatedConfig) -> None:
+def refuse_what_never_fits_two_instances(settings: RunSettings, plan: RequestPlan, pair: DisaggregatedConfig) -> None:
     """The same for two pools: one for prompts, one for the requests that have more than one output token."""
     prompts = -(-plan.prompt_tokens // pair.prefill.block_size)
-    _refuse(config, plan, pair.prefill, "prefill_kv_blocks", prompts, np.ones(len(plan), np.bool_))
+    _refuse(settings, plan, pair.prefill, "prefill_kv_blocks", prompts, np.ones(len(plan), np.bool_))
     whole = blocks_of_requests(plan, pair.decode.block_size)
-    _refuse(config, plan, pair.decode, "kv_blocks", whole, plan.output_tokens > 1)
+    _refuse(settings, plan, pair.decode, "kv_blocks", whole, plan.output_tokens > 1)
 
 
 def _refuse(
-    config: RunSettings,
+    settings: RunSettings,
     plan: RequestPlan,
     scheduler: SchedulerConfig,
     field: str,
     needed: IntColumn,
     come: NDArray[np.bool_],
 ) -> None:
-    if config.workload.misfit == "reject":
+    if settings.workload.misfit == "reject":
         return
     pools = [(field, "", scheduler.kv_blocks, come)]
     for code, tenant in enumerate(plan.tenants):

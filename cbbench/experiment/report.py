@@ -68,9 +68,9 @@ def refuse_percentiles(folder: Path) -> None:
 
 
 def _report_result(path: Path, *, json: bool, timeline: bool, asked: Sequence[float] | None) -> int:
-    """What another tool measured, in our words; the first of all that cannot be shown is who sat where."""
+    """What another tool measured, in our words; the the timeline of slots cannot be shown."""
     if timeline:
-        raise CbbenchError("timeline", f"{path} is another tool's, which does not see seats")
+        raise CbbenchError("timeline", f"{path} is another tool's, which does not see slots")
     found = read_results(path)
     if json and asked is not None:
         raise CbbenchError("percentiles", f"with --json for a run of cbbench, and {path} is another tool's")

@@ -36,7 +36,7 @@ from reports.sla import exit_code
 from workloads.errors import CbbenchError
 from workloads.pacing import Pacing
 
-TIMELINE_SEATS = 4  # up to this many, the timeline is shown unasked
+TIMELINE_SLOTS = 4  # up to this many, the timeline is shown unasked
 
 
 class RunObserver:
@@ -74,45 +74,45 @@ class RunObserver:
         return replace(record, signals=self._with_gpu) if self._telemetry.watching else record
 
 
-def run(config: RunSettings, asked: Sequence[float] | None = None) -> int:
+def run(settings: RunSettings, asked: Sequence[float] | None = None) -> int:
     """`cbbench run`: the exit code. `asked`: percentiles to show in place of the usual ones."""
     folder = (
-        Path(config.output.folder)
-        if config.output.folder
-        else default_folder(f"{config.scheduler.mode}-{config.workload.spec}")
+        Path(settings.output.folder)
+        if settings.output.folder
+        else default_folder(f"{settings.scheduler.mode}-{settings.workload.spec}")
     )
     if folder.exists() and any(folder.iterdir()):  # said now, not after the model has loaded
         raise CbbenchError("output", f"{folder} is not empty; choose a new folder")
-    if config.server.launch is not None and "{value}" in config.server.launch:
+    if settings.server.launch is not None and "{value}" in settings.server.launch:
         raise CbbenchError("launch", "{value} is for `cbbench sweep`, which has values to put there")
-    with server_for(config, {}, folder.with_name(f"{folder.name}.server.log")) as served:
-        result = measure(Bench(served), served, folder, title=f"{config.scheduler.mode} · {config.workload.spec}")
-    few_seats = config.scheduler.max_num_seqs <= TIMELINE_SEATS
-    with_timeline = few_seats if config.output.timeline is None else config.output.timeline
-    show(result, folder, json=config.output.json, with_timeline=with_timeline, asked=asked)
+    with server_for(settings, {}, folder.with_name(f"{folder.name}.server.log")) as served:
+        result = measure(Bench(served), served, folder, title=f"{settings.scheduler.mode} · {settings.workload.spec}")
+    few_slots = settings.scheduler.max_num_seqs <= TIMELINE_SLOTS
+    with_timeline = few_slots if settings.output.timeline is None else settings.output.timeline
+    show(result, folder, json=settings.output.json, with_timeline=with_timeline, asked=asked)
     print(f"results in {folder}", file=sys.stderr)
     return code_of(result)
 
 
-def measure(bench: Bench, config: RunSettings, folder: Path, title: str) -> RunFile:
-    """Run `config` into `folder`. Ctrl-C ends it early; the result then says that it was interrupted."""
-    plan = bench.plan(config)
+def measure(bench: Bench, settings: RunSettings, folder: Path, title: str) -> RunFile:
+    """Run `settings` into `folder`. Ctrl-C ends it early; the result then says that it was interrupted."""
+    plan = bench.plan(settings)
     pacing = Pacing(
         plan.arrivals_ugap,
-        rate_per_s=rate_per_s(config, plan),
-        concurrency=config.load.concurrency,
-        duration_s=config.load.duration,
-        drain_s=config.load.drain,
+        rate_per_s=rate_per_s(settings, plan),
+        concurrency=settings.load.concurrency,
+        duration_s=settings.load.duration,
+        drain_s=settings.load.drain,
     )
-    engine, info = bench.engine(config, plan)
-    gpu = gpu_to_watch(config, info)
+    engine, info = bench.engine(settings, plan)
+    gpu = gpu_to_watch(settings, info)
     header = RunFile(
         engine=info,
-        workload=describe_workload(config, plan),
+        workload=describe_workload(settings, plan),
         event_unit="us" if info.kind == "openai" else "step",
         environment=environment(gpu),
-        criteria=criteria_of(config),
-        notes=notes_of(config, plan),
+        criteria=criteria_of(settings),
+        notes=notes_of(settings, plan),
     )
     bench.tell(header.notes)  # before the run, which may be long
     with (
@@ -135,15 +135,15 @@ def measure(bench: Bench, config: RunSettings, folder: Path, title: str) -> RunF
     return result
 
 
-def gpu_to_watch(config: RunSettings, info: EngineInfo) -> Gpu | None:
+def gpu_to_watch(settings: RunSettings, info: EngineInfo) -> Gpu | None:
     """By default the one that our own engine runs on; with `gpu_telemetry` also that of a server on this machine."""
     ours = info.kind == "reference" and info.device == "cuda"
     gpu = (
         first_visible(open_gpus())
-        if config.output.gpu_telemetry or (config.output.gpu_telemetry is None and ours)
+        if settings.output.gpu_telemetry or (settings.output.gpu_telemetry is None and ours)
         else None
     )
-    if config.output.gpu_telemetry and gpu is None:
+    if settings.output.gpu_telemetry and gpu is None:
         raise CbbenchError("gpu_telemetry", "no NVIDIA GPU can be asked here; `cbbench doctor` says what is missing")
     return gpu
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cbbench.experiment.adaptive import Number
 from cbbench.experiment.benches import Benches, work_of_run
-from cbbench.experiment.kv_demand import blocks_for_every_seat, blocks_of_requests
+from cbbench.experiment.kv_demand import blocks_for_every_slot, blocks_of_requests
 from cbbench.experiment.run import measure
 from cbbench.experiment.sweep_params import as_number
 from cbbench.settings.run import RunSettings
@@ -41,13 +41,13 @@ def parse_between(text: str, *, whole: bool | None) -> Bounds:
     return as_number(low), as_number(high)
 
 
-def bounds_of_plan(param: str, config: RunSettings, plan: RequestPlan, context_tokens: int) -> Bounds:
+def bounds_of_plan(param: str, settings: RunSettings, plan: RequestPlan, context_tokens: int) -> Bounds:
     """What can make a difference to these requests. CbbenchError for a setting that has no such bounds."""
     known: Mapping[str, Callable[[], Bounds]] = {
-        "max-num-seqs": lambda: (1, _seats(config)),
-        "concurrency": lambda: (1, config.workload.num_requests),
-        "max-num-batched-tokens": lambda: _budget(config, plan),
-        "kv-blocks": lambda: _blocks(config, plan, context_tokens),
+        "max-num-seqs": lambda: (1, _slots(settings)),
+        "concurrency": lambda: (1, settings.workload.num_requests),
+        "max-num-batched-tokens": lambda: _budget(settings, plan),
+        "kv-blocks": lambda: _blocks(settings, plan, context_tokens),
     }
     if param not in known:
         raise CbbenchError(
@@ -65,30 +65,32 @@ def bounds_of_rate(capacity_per_s: float) -> Bounds:
     return as_number(low), as_number(2.0 ** math.ceil(math.log2(capacity_per_s * ABOVE)))
 
 
-def _seats(config: RunSettings) -> int:
-    """More seats than requests at a time stay empty, and every seat wants a token of the budget."""
+def _slots(settings: RunSettings) -> int:
+    """More slots than requests in flight stay empty, and every slot takes a token of the budget."""
     return min(
-        config.workload.num_requests, config.load.concurrency or MANY, config.scheduler.max_num_batched_tokens or MANY
+        settings.workload.num_requests,
+        settings.load.concurrency or MANY,
+        settings.scheduler.max_num_batched_tokens or MANY,
     )
 
 
-def _budget(config: RunSettings, plan: RequestPlan) -> Bounds:
-    """A token for every seat, up to the prompts of all seats in one step."""
-    prompts = sorted(plan.prompt_tokens.tolist())[-config.scheduler.max_num_seqs :]
-    low = max(config.scheduler.max_num_seqs, FEW)
-    return low, max(low + 1, min(sum(prompts) + config.scheduler.max_num_seqs, MANY))
+def _budget(settings: RunSettings, plan: RequestPlan) -> Bounds:
+    """A token for every slot, up to the prompts of all slots in one step."""
+    prompts = sorted(plan.prompt_tokens.tolist())[-settings.scheduler.max_num_seqs :]
+    low = max(settings.scheduler.max_num_seqs, FEW)
+    return low, max(low + 1, min(sum(prompts) + settings.scheduler.max_num_seqs, MANY))
 
 
-def _blocks(config: RunSettings, plan: RequestPlan, context_tokens: int) -> Bounds:
+def _blocks(settings: RunSettings, plan: RequestPlan, context_tokens: int) -> Bounds:
     """The largest request's, up to where no mix of requests runs short."""
-    return int(blocks_of_requests(plan, config.scheduler.block_size).max()), blocks_for_every_seat(
-        plan, config, context_tokens
+    return int(blocks_of_requests(plan, settings.scheduler.block_size).max()), blocks_for_every_slot(
+        plan, settings, context_tokens
     )
 
 
 def peak_throughput(base: RunSettings, benches: Benches, folder: Path) -> float | None:
     """Requests/s, from an earlier call if there is one; None after Ctrl-C. CbbenchError if no request completed."""
-    config = base.replaced(rate=None, arrival=None, sla=())
+    settings = base.replaced(rate=None, arrival=None, sla=())
     place = folder / PEAK_FOLDER
     try:
         run = read_run(place)
@@ -99,7 +101,7 @@ def peak_throughput(base: RunSettings, benches: Benches, folder: Path) -> float 
         if place.exists():
             discard(place)
         print("all requests at once, to see about how many a second are served", file=sys.stderr)
-        with benches.at(config, {}, folder / f"{PEAK_FOLDER}.server.log") as (bench, served):
+        with benches.at(settings, {}, folder / f"{PEAK_FOLDER}.server.log") as (bench, served):
             run = measure(bench, served, place, title=PEAK_FOLDER)
         if run.interrupted:
             return None

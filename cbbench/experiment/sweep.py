@@ -41,7 +41,7 @@ class SweepRequest:
 
 
 def sweep(asked: SweepRequest, given: Mapping[str, Any], flags: Mapping[str, Any]) -> int:
-    """The exit code. `given`: every setting that somebody chose; `flags`: those on the command line."""
+    """The exit code. `given`: every setting that was chosen; `flags`: those on the command line."""
     launch = given.get("launch")
     params = parse_params(asked.param, launch)
     for param in params:
@@ -120,7 +120,7 @@ def _campaign(swept: Sweep, base: RunSettings, asked: SweepRequest) -> Campaign:
 def _bounds(param: str, base: RunSettings, campaign: Campaign) -> Bounds:
     if isinstance(campaign.benches, OneBench):
         bench = campaign.benches.bench
-        return bounds_of_plan(param, base, bench.plan(base), bench.kind.context_tokens(base))
+        return bounds_of_plan(param, base, bench.plan(base), bench.factory.context_tokens(base))
     raise CbbenchError("adaptive", f"beside `launch`, say `between` LOW,HIGH for {param}")
 
 

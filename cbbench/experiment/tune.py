@@ -1,4 +1,4 @@
-"""cbbench tune: try, read the signals, move; first on the simulator where there is a law for it, then for real."""
+"""cbbench tune: try, read the signals, move; first on the simulator if there are step times, then on the engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MORE_RUNS = {"explore": "; most_runs allows more", "confirm": "; confirm_runs al
 
 
 def tune(given: Mapping[str, Any], *, most_runs: int, confirm_runs: int, proof_requests: int) -> int:
-    """The exit code. With a law beside the reference engine, `given` is explored on the simulator first."""
+    """The exit code. With a step-time model beside the reference engine, `given` is explored on the simulator first."""
     explored, real = configs(given)
     folder = Path(real.output.folder) if real.output.folder else default_folder("tune")
     if folder.exists() and any(folder.iterdir()):
@@ -99,26 +99,28 @@ def runs_on(name: str, kind: EngineKind) -> bool:
     return known is None or kind in known.facts.engines
 
 
-def start_of(config: RunSettings) -> Setting:
-    """Where the search begins; the first run tells the tokens of a step where nobody chose them."""
-    tokens = config.scheduler.max_num_batched_tokens or 0
+def start_of(settings: RunSettings) -> Setting:
+    """Where the search begins; the first run tells the tokens of a step if they were not given."""
+    tokens = settings.scheduler.max_num_batched_tokens or 0
     return Setting(
-        config.scheduler.max_num_seqs,
+        settings.scheduler.max_num_seqs,
         tokens,
-        config.scheduler.admission,
-        None if config.scheduler.prompt_buckets is None else config.scheduler.prompt_buckets.text,
-        config.scheduler.max_prompt_chunk,
+        settings.scheduler.admission,
+        None if settings.scheduler.prompt_buckets is None else settings.scheduler.prompt_buckets.text,
+        settings.scheduler.max_prompt_chunk,
     )
 
 
-def load_setting(config: RunSettings) -> str | None:
+def load_setting(settings: RunSettings) -> str | None:
     """Which says how much there is to do; None: all requests arrive at once, or when a trace says."""
-    return "rate" if config.load.rate is not None else "concurrency" if config.load.concurrency is not None else None
+    return (
+        "rate" if settings.load.rate is not None else "concurrency" if settings.load.concurrency is not None else None
+    )
 
 
-def all_at_once(config: RunSettings, requests: int) -> str | None:
+def all_at_once(settings: RunSettings, requests: int) -> str | None:
     """What such a load cannot show; None where it is another."""
-    if load_setting(config) is not None or config.load.arrival == "trace":
+    if load_setting(settings) is not None or settings.load.arrival == "trace":
         return None
     return (
         f"All {requests} requests arrive at once, so the wait for a first token is that of a queue of {requests}, "
@@ -126,28 +128,28 @@ def all_at_once(config: RunSettings, requests: int) -> str | None:
     )
 
 
-def enough_requests(config: RunSettings, best: Trial, most: int) -> int | None:
+def enough_requests(settings: RunSettings, best: Trial, most: int) -> int | None:
     """How many the simulator needs to prove the bounds; None where there is nothing to prove, or more requests would
     be another load (all at once, or at the last rate of several). As a guess falls short when its requests turn out to
     depend more, half as many again.
     """
-    steady = config.load.rate is not None or config.load.concurrency is not None or config.load.arrival == "trace"
-    steady = steady and not isinstance(config.load.rate, RateSchedule)
-    if config.engine.kind != "simulated" or not steady or best.needed is None or best.unmeasured is not None:
+    steady = settings.load.rate is not None or settings.load.concurrency is not None or settings.load.arrival == "trace"
+    steady = steady and not isinstance(settings.load.rate, RateSchedule)
+    if settings.engine.kind != "simulated" or not steady or best.needed is None or best.unmeasured is not None:
         return None
     enough = min(best.needed * 3 // 2, most)
-    return enough if enough > config.workload.num_requests else None
+    return enough if enough > settings.workload.num_requests else None
 
 
-def proofs(config: RunSettings, best: Trial, folder: Path, most: int) -> Iterator[tuple[Search, Stage]]:
+def proofs(settings: RunSettings, best: Trial, folder: Path, most: int) -> Iterator[tuple[Search, Stage]]:
     """With as many requests as a proof seems to take; once more where it turns out to take more, if `most` will do."""
     purposes: tuple[Purpose, ...] = ("prove", "prove-again")
     for purpose in purposes:
-        enough = enough_requests(config, best, most)
+        enough = enough_requests(settings, best, most)
         if enough is None or (purpose == "prove-again" and not (best.meets and best.needed and best.needed <= most)):
             return
-        config = config.replaced(num_requests=enough, duration=None)
-        search = Search(purpose, config, folder)
+        settings = settings.replaced(num_requests=enough, duration=None)
+        search = Search(purpose, settings, folder)
         stage = search.run(best.setting, PROOF_RUNS, until_met=True)
         yield search, stage
         if search.interrupted:
@@ -158,18 +160,18 @@ def proofs(config: RunSettings, best: Trial, folder: Path, most: int) -> Iterato
 class Search:
     """One engine, loaded once, and the runs tried on it."""
 
-    def __init__(self, purpose: Purpose, config: RunSettings, folder: Path) -> None:
+    def __init__(self, purpose: Purpose, settings: RunSettings, folder: Path) -> None:
         self.interrupted = False
         self._purpose = purpose
-        self._config = config
+        self._settings = settings
         self._folder = folder / purpose
-        self._bench = Bench(config)
+        self._bench = Bench(settings)
         self._prediction: str | None = None
-        plan = self._bench.plan(config)
+        plan = self._bench.plan(settings)
         self.plan_sha256 = plan.sha256
         self.requests = len(plan)
         self._prompts = plan.prompt_tokens.tolist()
-        self._most_slots = min(len(plan), config.load.concurrency or len(plan))
+        self._most_slots = min(len(plan), settings.load.concurrency or len(plan))
 
     def run(self, start: Setting, most_runs: int, *, until_met: bool = False) -> Stage:
         """Move after move, until none is left or the runs are spent. until_met: the bounds being met is enough."""
@@ -195,11 +197,11 @@ class Search:
                     trials.append(trial)
         best = outcome_of(trials)
         # advice is on what no setting can do, and some were not tried
-        told = () if cut_short else tuple(advice(best, bounds, load_setting(self._config)))
+        told = () if cut_short else tuple(advice(best, bounds, load_setting(self._settings)))
         return Stage(
             purpose=self._purpose,
-            num_requests=self._config.workload.num_requests,
-            engine=self._config.engine.kind,
+            num_requests=self._settings.workload.num_requests,
+            engine=self._settings.engine.kind,
             prediction=self._prediction,
             trials=tuple(trials),
             decisions=tuple(decisions),
@@ -219,18 +221,18 @@ class Search:
     def _attempt(self, setting: Setting, number: int) -> Trial | None:
         """One run. A setting that cannot run is a trial with an error. None: Ctrl-C broke it off."""
         name = f"{number:02}-rows-{setting.max_num_seqs}-tokens-{setting.max_num_batched_tokens}"
-        config = self._config.replaced(
+        settings = self._settings.replaced(
             max_num_seqs=setting.max_num_seqs,
             max_num_batched_tokens=setting.max_num_batched_tokens or None,
             admission=setting.admission,
             prompt_buckets=None if setting.prompt_buckets is None else parse_buckets(setting.prompt_buckets),
             max_prompt_chunk=setting.max_prompt_chunk,
-            order=setting.order or self._config.scheduler.order,
-            ageing=self._config.scheduler.ageing if setting.order is None else setting.ageing,
+            order=setting.order or self._settings.scheduler.order,
+            ageing=self._settings.scheduler.ageing if setting.order is None else setting.ageing,
         )
         print(f"{self._purpose} {number}: {setting.label()}", file=sys.stderr)
         try:
-            result = measure(self._bench, config, self._folder / name, f"tune {number}")
+            result = measure(self._bench, settings, self._folder / name, f"tune {number}")
         except CbbenchError as error:
             return Trial(setting, Point(values=(), folder=name, error=str(error)))
         if result.interrupted:
@@ -248,8 +250,8 @@ class Search:
             most,
             bucket_edge_tokens(self._prompts),
             long_prompt_tokens(self._prompts),
-            in_chunks=self._config.scheduler.chunked_prefill is not False,
-            first_come=self._config.scheduler.order == "fcfs",
+            in_chunks=self._settings.scheduler.chunked_prefill is not False,
+            first_come=self._settings.scheduler.order == "fcfs",
         )
 
 

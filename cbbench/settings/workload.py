@@ -1,4 +1,4 @@
-"""Settings of what is asked and when, how the result is judged, and where it goes."""
+"""Settings of the requests and when they are sent, how the result is judged, and where it goes."""
 
 from __future__ import annotations
 

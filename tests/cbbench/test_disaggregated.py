@@ -97,7 +97,7 @@ def test_a_calibration_does_not_know_the_link(cbbench: Call) -> None:
         "run",
         "--engine",
         "simulated",
-        "--law",
+        "--step-time-model",
         STEP_TIMES_FILE,
         "--model",
         "tiny",

@@ -14,8 +14,8 @@ from tests.engines.simulated.small_runs import STEP_TIMES
 
 Call = Callable[..., Outcome]
 H200 = ("run", "--engine", "simulated", "--hardware", "h200", "--model", "llama-3.1-8b", "--num-requests", 4)
-FROM_A_LAW = ("run", "--engine", "simulated", "--law", STEP_TIMES_FILE, "--model", "tiny", "--num-requests", 4,
-              "--workload", "prompt=fixed(8);output=fixed(8)")  # fmt: skip
+FITTED = ("run", "--engine", "simulated", "--step-time-model", STEP_TIMES_FILE, "--model", "tiny",
+          "--num-requests", 4, "--workload", "prompt=fixed(8);output=fixed(8)")  # fmt: skip
 
 
 def engine_config(folder: str) -> dict[str, object]:
@@ -36,7 +36,7 @@ def test_less_memory_is_fewer_blocks(cbbench: Call) -> None:
 @pytest.mark.parametrize("refused", [("--on-kv-pressure", "swap"), ("--gpu-memory-utilization", "0.5")])
 def test_what_a_law_does_not_know_is_refused(cbbench: Call, refused: tuple[str, str]) -> None:
     save_step_times(STEP_TIMES, Path(STEP_TIMES_FILE))
-    outcome = cbbench(*FROM_A_LAW, *refused, "-o", "out")
+    outcome = cbbench(*FITTED, *refused, "-o", "out")
     assert outcome.code == 2, outcome.err
     assert outcome.error_line.startswith(f"error: {refused[0]}")
     assert not Path("out").exists()

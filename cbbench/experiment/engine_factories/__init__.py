@@ -1,4 +1,4 @@
-"""The three kinds of engine a bench can make: our own, the simulator, and a server over HTTP.
+"""What makes the three kinds of engine: our own, the simulator, and the client of a server over HTTP.
 
 Each knows the longest request it takes, and makes an engine for a configuration with what run.json says of it.
 """
@@ -17,19 +17,19 @@ from workloads.plan import RequestPlan
 from workloads.prompt_texts import Encode
 
 
-class Kind(Protocol):
-    def context_tokens(self, config: RunSettings) -> int:
+class EngineFactory(Protocol):
+    def context_tokens(self, settings: RunSettings) -> int:
         """Longest prompt + output a request may have."""
         ...
 
     def encode(self) -> Encode | None:
-        """What counts the tokens of prompts that a file has; None: nobody here does."""
+        """Tokenizes the prompts of a file; None: no tokenizer here."""
         ...
 
-    def engine(self, config: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]: ...
+    def engine(self, settings: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]: ...
 
 
-def kind_of(config: RunSettings) -> Kind:
-    if config.server.url is not None or config.engine.kind == "openai":
-        return OpenAI(config)
-    return Simulated(config) if config.engine.kind == "simulated" else Reference(config)
+def factory_for(settings: RunSettings) -> EngineFactory:
+    if settings.server.url is not None or settings.engine.kind == "openai":
+        return OpenAI(settings)
+    return Simulated(settings) if settings.engine.kind == "simulated" else Reference(settings)

@@ -27,57 +27,57 @@ class OpenAI:
     def encode(self) -> None:
         """The server does, and says so in its usage."""
 
-    def context_tokens(self, config: RunSettings) -> int:
-        if config.scheduler.max_model_len:
-            return config.scheduler.max_model_len
-        if (context := self._engine(config).server.context_tokens) is None:
+    def context_tokens(self, settings: RunSettings) -> int:
+        if settings.scheduler.max_model_len:
+            return settings.scheduler.max_model_len
+        if (context := self._engine(settings).server.context_tokens) is None:
             raise CbbenchError(
                 "max_model_len", "the server at `url` does not say how long its context is; give it here"
             )
         return context
 
-    def engine(self, config: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
-        engine = self._engine(config)
+    def engine(self, settings: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
+        engine = self._engine(settings)
         server = engine.server
         info = EngineInfo(
             kind="openai",
             model=server.model,
             config={
-                "url": config.server.url,
-                "launch": config.server.launch,
-                "api": config.server.api,
+                "url": settings.server.url,
+                "launch": settings.server.launch,
+                "api": settings.server.api,
                 "served": list(server.served),
-                "ignore_eos": config.workload.ignore_eos,
+                "ignore_eos": settings.workload.ignore_eos,
             }
-            | ({"headers": [one.name for one in config.server.header]} if config.server.header else {}),
+            | ({"headers": [one.name for one in settings.server.header]} if settings.server.header else {}),
         )
         return engine, info
 
-    def _engine(self, config: RunSettings) -> RemoteEngine:
+    def _engine(self, settings: RunSettings) -> RemoteEngine:
         from engines.remote.config import RemoteConfig
         from engines.remote.engine import RemoteEngine
 
-        assert config.server.url is not None
+        assert settings.server.url is not None
         return RemoteEngine(
             RemoteConfig(
-                url=config.server.url,
-                api=config.server.api,
-                model=config.engine.model if config.engine.model != RunSettings().engine.model else None,
+                url=settings.server.url,
+                api=settings.server.api,
+                model=settings.engine.model if settings.engine.model != RunSettings().engine.model else None,
                 api_key=_api_key(),
-                headers=tuple((one.name, one.value) for one in config.server.header),
-                ca_file=config.server.ca_file,
-                prompt_form=config.server.prompt_form,
-                prompt_seed=config.workload.prompt_seed,
-                ignore_eos=config.workload.ignore_eos,
-                temperature=config.workload.temperature,
-                top_p=config.workload.top_p,
-                top_k=config.workload.top_k,
-                extra_body={} if config.server.extra_body is None else config.server.extra_body.content,
-                warmup_requests=config.server.warmup,
-                workers=config.server.workers,
-                read_timeout_s=config.server.read_timeout,
-                scrape=config.server.scrape,
-                metrics_url=config.server.metrics_url,
+                headers=tuple((one.name, one.value) for one in settings.server.header),
+                ca_file=settings.server.ca_file,
+                prompt_form=settings.server.prompt_form,
+                prompt_seed=settings.workload.prompt_seed,
+                ignore_eos=settings.workload.ignore_eos,
+                temperature=settings.workload.temperature,
+                top_p=settings.workload.top_p,
+                top_k=settings.workload.top_k,
+                extra_body={} if settings.server.extra_body is None else settings.server.extra_body.content,
+                warmup_requests=settings.server.warmup,
+                workers=settings.server.workers,
+                read_timeout_s=settings.server.read_timeout,
+                scrape=settings.server.scrape,
+                metrics_url=settings.server.metrics_url,
             )
         )
 

@@ -14,16 +14,19 @@ from workloads.errors import CbbenchError
 BUDGET_TOKENS = {"cpu": 512, "cuda": 8192}
 
 
-def scheduler_of(config: RunSettings, kv_blocks: int, max_model_len: int, device: str) -> SchedulerConfig:
+def scheduler_of(settings: RunSettings, kv_blocks: int, max_model_len: int, device: str) -> SchedulerConfig:
     return scheduler_config(
-        config, kv_blocks=kv_blocks, max_model_len=max_model_len, max_num_batched_tokens=budget_tokens(config, device)
+        settings,
+        kv_blocks=kv_blocks,
+        max_model_len=max_model_len,
+        max_num_batched_tokens=budget_tokens(settings, device),
     )
 
 
-def pair_of(config: RunSettings, scheduler: SchedulerConfig) -> DisaggregatedConfig:
+def instances_of(settings: RunSettings, scheduler: SchedulerConfig) -> DisaggregatedConfig:
     """The scheduler that was asked for, to decode, and one beside it that computes prompts."""
-    slots = config.disaggregation.prefill_max_num_seqs or scheduler.max_num_seqs
-    budget = config.disaggregation.prefill_max_num_batched_tokens or max(scheduler.max_num_batched_tokens, slots)
+    slots = settings.disaggregation.prefill_max_num_seqs or scheduler.max_num_seqs
+    budget = settings.disaggregation.prefill_max_num_batched_tokens or max(scheduler.max_num_batched_tokens, slots)
     if budget < slots:
         raise CbbenchError(
             "prefill_max_num_batched_tokens",
@@ -34,18 +37,18 @@ def pair_of(config: RunSettings, scheduler: SchedulerConfig) -> DisaggregatedCon
         scheduler,
         max_num_seqs=slots,
         max_num_batched_tokens=budget,
-        kv_blocks=config.disaggregation.prefill_kv_blocks or scheduler.kv_blocks,
+        kv_blocks=settings.disaggregation.prefill_kv_blocks or scheduler.kv_blocks,
     )
     return DisaggregatedConfig(prefill, scheduler)
 
 
-def budget_tokens(config: RunSettings, device: str) -> int:
+def budget_tokens(settings: RunSettings, device: str) -> int:
     # A default must not contradict a setting: every slot gets a token per step.
-    return config.scheduler.max_num_batched_tokens or max(BUDGET_TOKENS[device], config.scheduler.max_num_seqs)
+    return settings.scheduler.max_num_batched_tokens or max(BUDGET_TOKENS[device], settings.scheduler.max_num_seqs)
 
 
 def info_of(
-    kind: str, config: RunSettings, scheduler: SchedulerConfig, model: str, device: str, described: dict[str, Any]
+    kind: str, settings: RunSettings, scheduler: SchedulerConfig, model: str, device: str, described: dict[str, Any]
 ) -> EngineInfo:
-    settings = asdict(scheduler) | {"admission": scheduler.effective_admission} | described
-    return EngineInfo(kind=kind, mode=config.scheduler.mode, model=model, device=device, config=settings)
+    described = asdict(scheduler) | {"admission": scheduler.effective_admission} | described
+    return EngineInfo(kind=kind, mode=settings.scheduler.mode, model=model, device=device, config=described)

@@ -6,8 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cbbench.experiment.engine_factories.schedulers import budget_tokens, info_of, pair_of, scheduler_of
-from cbbench.experiment.kv_demand import blocks_for_every_seat, refuse_what_never_fits, refuse_what_never_fits_a_pair
+from cbbench.experiment.engine_factories.schedulers import budget_tokens, info_of, instances_of, scheduler_of
+from cbbench.experiment.kv_demand import (
+    blocks_for_every_slot,
+    refuse_what_never_fits,
+    refuse_what_never_fits_two_instances,
+)
 from cbbench.settings.run import RunSettings
 from engines.base import Engine
 from reports.schema import EngineInfo
@@ -20,11 +24,11 @@ if TYPE_CHECKING:
     from engines.simulated.step_time import StepTimeModel
 
 
-def deployment_of(config: RunSettings) -> Deployment | None:
+def deployment_of(settings: RunSettings) -> Deployment | None:
     """The GPUs that were asked for; None where the step times are of a run."""
     from engines.simulated.data_sheet import Deployment
 
-    engine = config.engine
+    engine = settings.engine
     if engine.hardware is None:
         return None
     return Deployment(
@@ -37,7 +41,7 @@ class Simulated:
         self._base = base
 
     @cached_property
-    def law(self) -> StepTimeModel:
+    def step_times(self) -> StepTimeModel:
         from engines.simulated.selection import select_step_times
 
         base = self._base
@@ -45,22 +49,22 @@ class Simulated:
         return select_step_times(Path(path) if path else None, base.engine.model, deployment_of(base))
 
     def encode(self) -> Encode | None:
-        """By the tokenizer of the model that the law is of."""
+        """By the tokenizer of the model that the step times are of."""
         from engines.tokenizers.prompt_encoder import prompt_encoder
 
-        return prompt_encoder(self.law.origin.model or self._base.engine.model, random_weights=False)
+        return prompt_encoder(self.step_times.origin.model or self._base.engine.model, random_weights=False)
 
-    def context_tokens(self, config: RunSettings) -> int:
+    def context_tokens(self, settings: RunSettings) -> int:
         from engines.simulated.selection import default_context_tokens
 
-        known = default_context_tokens(self.law, config.engine.model)
-        if config.scheduler.max_model_len and config.scheduler.max_model_len > known:
+        known = default_context_tokens(self.step_times, settings.engine.model)
+        if settings.scheduler.max_model_len and settings.scheduler.max_model_len > known:
             raise CbbenchError(
-                "max_model_len", f"the model has a context of {known} tokens, got {config.scheduler.max_model_len}"
+                "max_model_len", f"the model has a context of {known} tokens, got {settings.scheduler.max_model_len}"
             )
-        return config.scheduler.max_model_len or known
+        return settings.scheduler.max_model_len or known
 
-    def engine(self, config: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
+    def engine(self, settings: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
         from engines.simulated.disaggregated import SimulatedDisaggregatedEngine
         from engines.simulated.engine import SimulatedEngine
         from engines.simulated.selection import (
@@ -70,29 +74,33 @@ class Simulated:
             refuse_untokenised,
         )
 
-        refuse_untokenised(plan, prefix_caching=config.scheduler.prefix_caching)
-        if config.scheduler.on_kv_pressure == "swap":
-            refuse_free_swaps(self.law)
-        law = self.law.with_blocks_of(config.scheduler.block_size)
-        context = self.context_tokens(config)
-        device = "cpu" if self.law.origin.device == "cpu" else "cuda"  # a law's device may be a GPU's name
-        blocks = config.scheduler.kv_blocks or default_kv_blocks(
-            law,
-            config.engine.model,
-            deployment_of(config),
-            block_size=config.scheduler.block_size,
-            max_num_seqs=config.scheduler.max_num_seqs,
-            max_num_batched_tokens=budget_tokens(config, device),
-            memory_share=config.engine.gpu_memory_utilization,
+        refuse_untokenised(plan, prefix_caching=settings.scheduler.prefix_caching)
+        if settings.scheduler.on_kv_pressure == "swap":
+            refuse_free_swaps(self.step_times)
+        step_times = self.step_times.with_blocks_of(settings.scheduler.block_size)
+        context = self.context_tokens(settings)
+        device = "cpu" if self.step_times.origin.device == "cpu" else "cuda"  # its device may be a GPU's name
+        blocks = settings.scheduler.kv_blocks or default_kv_blocks(
+            step_times,
+            settings.engine.model,
+            deployment_of(settings),
+            block_size=settings.scheduler.block_size,
+            max_num_seqs=settings.scheduler.max_num_seqs,
+            max_num_batched_tokens=budget_tokens(settings, device),
+            memory_share=settings.engine.gpu_memory_utilization,
         )
-        scheduler = scheduler_of(config, blocks or blocks_for_every_seat(plan, config, context), context, device)
-        model, device = self.law.origin.model or config.engine.model, config.engine.hardware or device
-        if config.disaggregation.disaggregate:
-            pair = pair_of(config, scheduler)
-            refuse_what_never_fits_a_pair(config, plan, pair)
-            link_bytes_per_s = kv_link_bytes_per_s(law, config.engine.hardware, config.disaggregation.kv_link_gb_per_s)
-            two = SimulatedDisaggregatedEngine(pair, law, link_bytes_per_s, law.origin.kv_bytes_per_token or 0)
-            return two, info_of("simulated", config, scheduler, model, device, two.describe())
-        refuse_what_never_fits(config, plan, scheduler)
-        engine = SimulatedEngine(scheduler, law)
-        return engine, info_of("simulated", config, scheduler, model, device, engine.describe())
+        scheduler = scheduler_of(settings, blocks or blocks_for_every_slot(plan, settings, context), context, device)
+        model, device = self.step_times.origin.model or settings.engine.model, settings.engine.hardware or device
+        if settings.disaggregation.disaggregate:
+            pair = instances_of(settings, scheduler)
+            refuse_what_never_fits_two_instances(settings, plan, pair)
+            link_bytes_per_s = kv_link_bytes_per_s(
+                step_times, settings.engine.hardware, settings.disaggregation.kv_link_gb_per_s
+            )
+            two = SimulatedDisaggregatedEngine(
+                pair, step_times, link_bytes_per_s, step_times.origin.kv_bytes_per_token or 0
+            )
+            return two, info_of("simulated", settings, scheduler, model, device, two.describe())
+        refuse_what_never_fits(settings, plan, scheduler)
+        engine = SimulatedEngine(scheduler, step_times)
+        return engine, info_of("simulated", settings, scheduler, model, device, engine.describe())
