@@ -37,7 +37,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
         str | None,
         Meta(
             description="With `engine` simulated: the step times, as `cbbench calibrate RUN` fitted them; a RUN or its "
-            "law.json. Default: none.",
+            "step_time_model.json. Default: none.",
             extra=_of_engine("RUN", engines=SIMULATED, unswept=ONCE, loaded_once=True, old_name="law"),
         ),
     ] = None
