@@ -27,7 +27,7 @@ def sweep_view(sweep: SweepFile, *, width: int = 100, charts: bool = True) -> Re
     """
     predictions = dict.fromkeys(one.prediction for one in sweep.points if one.prediction)
     parts: list[RenderableType] = [Text(one, "yellow") for one in predictions]
-    parts += [sweep_table(sweep)]
+    parts += [sweep_table(sweep, width=width)]
     if unequal_devices(sweep.params, sweep.points):
         parts.append(Text(TWO_DEVICES, "yellow"))
     parts.append(Text())

@@ -13,6 +13,9 @@ from reports.render.formatting import MISSING, number, share, stacked, verdict
 from reports.render.table import Table
 from reports.sweep_schema import Point, SweepFile, Value
 
+WIDE = 120  # characters of a terminal, below which a table is easier to read without the columns of detail
+DETAIL = 6  # rank of the last of these columns
+
 
 @dataclass(frozen=True)
 class Column:
@@ -37,10 +40,10 @@ GOODPUT = Column("goodput", lambda one: number(one.point.goodput_per_s), spare=8
 LIMIT = Column("limit", lambda one: one.point.limit or MISSING, spare=7)
 
 
-def sweep_table(sweep: SweepFile) -> Table:
-    """A row for each setting; the recommended one is marked."""
+def sweep_table(sweep: SweepFile, *, width: int = 100) -> Table:
+    """A row for each setting; the recommended one is marked. width: characters of the terminal."""
     curve = merge(sweep.points)
-    columns = _columns(sweep)
+    columns = [one for one in _columns(sweep) if width >= WIDE or one.spare is None or one.spare > DETAIL]
     title = f"sweep of {', '.join(sweep.params)}" + (f", {sweep.repeats} runs each" if sweep.repeats > 1 else "")
     ranked = sorted((one.spare, len(sweep.params) + at) for at, one in enumerate(columns) if one.spare is not None)
     table = Table(
