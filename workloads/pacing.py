@@ -19,8 +19,12 @@ from heapq import heappop, heappush
 import numpy as np
 
 from workloads.columns import IntColumn
+from workloads.errors import CbbenchError
 from workloads.plan import UGAP
 from workloads.rates import NS, RateSchedule
+
+YEAR_S = 365.25 * 86_400
+LATEST_NS = 1 << 61  # of a request; what follows it must stay within 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,15 @@ class Pacing:
 
 
 def _schedule_ns(arrivals_ugap: IntColumn, rate_per_s: float | RateSchedule) -> IntColumn:
+    """Raises CbbenchError where the last request would be due later than a count of ns can say."""
     if isinstance(rate_per_s, RateSchedule):
-        return rate_per_s.due_ns(arrivals_ugap)
-    return np.rint(arrivals_ugap.astype(np.float64) * (NS / UGAP) / rate_per_s).astype(np.int64)
+        due_ns = rate_per_s.due_ns(arrivals_ugap)
+    else:
+        due_ns = np.rint(arrivals_ugap.astype(np.float64) * (NS / UGAP) / rate_per_s)
+    if len(due_ns) and not due_ns[-1] < LATEST_NS:
+        raise CbbenchError(
+            "rate",
+            f"the last of {len(due_ns):,} requests would be due after {due_ns[-1] / NS / YEAR_S:,.0f} years; a run "
+            f"lasts at most {LATEST_NS / NS / YEAR_S:.0f}: raise the rate or lower `num_requests`",
+        )
+    return due_ns.astype(np.int64)

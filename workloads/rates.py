@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.columns import IntColumn
+from workloads.columns import FloatColumn, IntColumn
 from workloads.plan import UGAP
 
 NS = 1_000_000_000
@@ -132,9 +132,9 @@ class RateSchedule:
         """Index of the stage that each time is in."""
         return np.searchsorted(self.starts_s, t_s, side="right") - 1
 
-    def due_ns(self, arrivals_ugap: IntColumn) -> IntColumn:
-        """When requests with these unit arrivals are due: the inverse of expected(). While the rate is 0, at the end of
-        that time."""
+    def due_ns(self, arrivals_ugap: IntColumn) -> FloatColumn:
+        """When requests with these unit arrivals are due, in whole ns: the inverse of expected(). While the rate is 0,
+        at the end of that time."""
         asked_ns = arrivals_ugap.astype(np.float64) * (NS / UGAP)  # at one request per second
         stage = np.searchsorted(self._before[1:] * NS, asked_ns, side="right")
         left_ns = asked_ns - self._before[stage] * NS
@@ -143,7 +143,7 @@ class RateSchedule:
         square = np.maximum(first * first + 2 * slope * (left_ns / NS), 0.0)
         divisor = np.where(slope == 0, first, (first + np.sqrt(square)) / 2)
         into_ns = left_ns / np.where(divisor == 0, 1.0, divisor)  # left is 0 there, at the start of a rise from 0
-        due: IntColumn = np.rint(self.starts_s[stage] * NS + into_ns).astype(np.int64)
+        due: FloatColumn = np.rint(self.starts_s[stage] * NS + into_ns)
         return due
 
     def time_s(self, requests: float) -> float:

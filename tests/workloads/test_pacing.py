@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workloads.columns import IntColumn
+from workloads.errors import CbbenchError
 from workloads.pacing import Due, Pacing
 from workloads.plan import UGAP
-from workloads.rates import NS
+from workloads.rates import NS, RateSchedule
 
 
 def every_gap(count: int) -> IntColumn:
@@ -260,3 +261,12 @@ def test_a_closed_loop_starts_each_request_when_a_seat_came_free(
     seats_came_free = [0] * concurrency + played.ended_ns
     assert [due.scheduled_ns for due in played.due] == seats_came_free[:count]
     assert all(due.sent_ns == due.scheduled_ns for due in played.due)
+
+
+@pytest.mark.parametrize("rate", [1e-6, RateSchedule.parse("0.000001 for 10s, 0.000001")])
+def test_a_request_due_after_centuries_is_refused(rate: float | RateSchedule) -> None:
+    """It used to be due at a negative time, as 64 bits of ns hold 292 years."""
+    arrivals = every_gap(2_000_000)
+    with pytest.raises(CbbenchError, match="would be due after 63,376 years") as raised:
+        Pacing(arrivals, rate_per_s=rate)
+    assert raised.value.field == "rate"
