@@ -144,15 +144,15 @@ def rope_and_write(bench: Bench) -> dict[str, Any]:
     c, kernels = bench.config, bench.kernels
     pool = bench.pool(7)
     pool.layers.fill_(7.0)
-    slots = torch.tensor([5 * BLOCK_SIZE, 5 * BLOCK_SIZE + 1, 3 * BLOCK_SIZE + 15, 0], device=bench.device)
-    qkv = bench.random(len(slots), c.heads + 2 * c.kv_heads, c.head_dim)
-    angles = bench.random(len(slots), 1, c.head_dim // 2, seed=1).float()
+    slot_mapping = torch.tensor([5 * BLOCK_SIZE, 5 * BLOCK_SIZE + 1, 3 * BLOCK_SIZE + 15, 0], device=bench.device)
+    qkv = bench.random(len(slot_mapping), c.heads + 2 * c.kv_heads, c.head_dim)
+    angles = bench.random(len(slot_mapping), 1, c.head_dim // 2, seed=1).float()
     cos, sin = angles.cos().to(bench.dtype), angles.sin().to(bench.dtype)
     norms = [bench.random(c.head_dim, seed=seed).float() if c.qk_norm else None for seed in (2, 3)]
     expected_qkv, expected_kv = qkv.cpu().float(), pool.layers[0].cpu().float()
     host_norms = [norm if norm is None else norm.cpu() for norm in norms]
-    oracles.rope_and_write(expected_qkv, expected_kv, slots.cpu(), cos.cpu(), sin.cpu(), *host_norms, EPS)
-    kernels.rope_and_write(qkv, pool.layers[0], kernels.kv_index(slots, pool), cos, sin, *norms, EPS)
+    oracles.rope_and_write(expected_qkv, expected_kv, slot_mapping.cpu(), cos.cpu(), sin.cpu(), *host_norms, EPS)
+    kernels.rope_and_write(qkv, pool.layers[0], kernels.kv_index(slot_mapping, pool), cos, sin, *norms, EPS)
     numbers = bench.compared((qkv[:, : c.heads], expected_qkv[:, : c.heads]), (pool.layers[0], expected_kv))
     spared = [block for block in range(8) if block not in (0, 3, 5)]
     canaries = bool((pool.layers[0, spared] == 7.0).all())

@@ -11,7 +11,7 @@ from typing import Any
 import tokenizers
 
 from engines.reference.model.config import SHAPES, SMOLLM2_FILE, SMOLLM2_PACKAGE
-from engines.tokenizers.chat_template import PLAIN, ChatTemplate
+from engines.tokenizers.chat_template import PLAIN, ChatTemplate, TemplateError
 from engines.tokenizers.gguf_header import read_header
 from engines.tokenizers.gguf_tokenizer import build_tokenizer
 from engines.tokenizers.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer
@@ -56,7 +56,7 @@ def _from_gguf(path: Path) -> ModelText:
         for name, key in named.items()
         if f"tokenizer.ggml.{key}" in header
     }
-    template = ChatTemplate(source, special) if source else None
+    template = _template(path, source, special)
     return ModelText(FileTokenizer(build_tokenizer(path, header)), template)
 
 
@@ -71,7 +71,14 @@ def _from_folder(folder: Path) -> ModelText:
     settings = _settings(folder / "tokenizer_config.json")
     source = _template_source(folder, settings)
     special = {name: _content(settings[name]) for name in SPECIAL_NAMES if settings.get(name)}
-    return ModelText(FileTokenizer(tokenizer), ChatTemplate(source, special) if source else None)
+    return ModelText(FileTokenizer(tokenizer), _template(folder, source, special))
+
+
+def _template(path: Path, source: str | None, special: dict[str, str]) -> ChatTemplate | None:
+    try:
+        return ChatTemplate(source, special) if source else None
+    except TemplateError as error:
+        raise CbbenchError("model", f"{path}: {error}") from None
 
 
 def _settings(file: Path) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
 def rope_and_write(
     qkv: torch.Tensor,
     kv: torch.Tensor,
-    slots: torch.Tensor,
+    slot_mapping: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
     q_norm: torch.Tensor | None,
@@ -58,7 +58,7 @@ def rope_and_write(
 
     qkv: [tokens, heads + 2 kv_heads, head_dim], its k and v are left as they are;
     kv: [blocks, 2, kv_heads, block_size, head_dim], one layer of the pool, of any strides but the last;
-    slots: [tokens] block * block_size + offset of each token, one in block 0 for padding and dead rows;
+    slot_mapping: [tokens] block * block_size + offset of each token, one in block 0 for padding and dead rows;
     cos, sin: [tokens, head_dim / 2] or [tokens, 1, head_dim / 2]
     """
     kv_heads, block_size, head_dim = kv.shape[2:]
@@ -70,7 +70,7 @@ def rope_and_write(
         a, b = heads.chunk(2, dim=-1)
         return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(qkv.dtype)
 
-    blocks, offsets = slots // block_size, slots % block_size
+    blocks, offsets = slot_mapping // block_size, slot_mapping % block_size
     kv[blocks, 0, :, offsets] = rotated(k, k_norm)
     kv[blocks, 1, :, offsets] = v
     q.copy_(rotated(q, q_norm))

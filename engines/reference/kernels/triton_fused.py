@@ -62,7 +62,7 @@ def silu_mul(
 def rope_and_write(
     qkv: torch.Tensor,
     kv: torch.Tensor,
-    slots: torch.Tensor,
+    slot_mapping: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
     q_norm: torch.Tensor | None,
@@ -74,14 +74,14 @@ def rope_and_write(
 
     qkv: [tokens, heads + 2 kv_heads, head_dim], its k and v are left as they are;
     kv: [blocks, 2, kv_heads, block_size, head_dim], one layer of the pool, of any strides but the last;
-    slots: [tokens] block * block_size + offset of each token, one in block 0 for padding and dead rows;
+    slot_mapping: [tokens] block * block_size + offset of each token, one in block 0 for padding and dead rows;
     cos, sin: [tokens, head_dim / 2] or [tokens, 1, head_dim / 2]
     """
     tokens, heads, head_dim = qkv.shape
     kv_heads, block_size = kv.shape[2:4]
     group = heads // kv_heads - 2
     _rope_and_write[(kv_heads * tokens,)](
-        qkv, kv, slots, cos, sin, q_norm, k_norm, eps,
+        qkv, kv, slot_mapping, cos, sin, q_norm, k_norm, eps,
         qkv.stride(0), qkv.stride(1), *kv.stride()[:4], cos.stride(0), sin.stride(0),
         KV_HEADS=kv_heads, GROUP=group, G=triton.next_power_of_2(group), HALF=head_dim // 2, BLOCK_SIZE=block_size,
         num_warps=1, **launched(early),

@@ -73,8 +73,8 @@ def rope(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, norm: boo
     kv = torch.zeros(2, 2, kv_heads, 16, head_dim, dtype=dtype)
     cos, sin = torch.zeros(ROWS, 1, head_dim, dtype=dtype).chunk(2, dim=-1)
     weight = torch.zeros(head_dim) if norm else None  # norms stay float32 in every model
-    slots = torch.zeros(ROWS, dtype=torch.int64)
-    triton_fused.rope_and_write(qkv, kv, slots, cos, sin, weight, weight, 1e-6, early)
+    slot_mapping = torch.zeros(ROWS, dtype=torch.int64)
+    triton_fused.rope_and_write(qkv, kv, slot_mapping, cos, sin, weight, weight, 1e-6, early)
 
 
 def norm(d: int, dtype: torch.dtype, residual: bool, early: bool = False) -> None:

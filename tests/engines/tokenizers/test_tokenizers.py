@@ -173,6 +173,8 @@ def test_a_folder_that_is_of_no_use(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
     with pytest.raises(CbbenchError, match="not a readable tokenizer"):
         load_model_text(tmp_path)
+    with pytest.raises(CbbenchError, match=r"^model: .*chat template is broken"):
+        folder_with(tmp_path, chat_template="{% for %}")
 
 
 def test_templates_may_refuse_and_may_not_reach_out() -> None:

@@ -59,9 +59,9 @@ def test_silu_mul(width: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("layout", ["head major", "token major"])
 def test_rope_and_write(layout: str, norm: bool, head_dim: int, group: int, dtype: torch.dtype) -> None:
     kv_heads, block_size = 2, 16
-    slots = torch.tensor([5 * block_size, 5 * block_size + 1, 3 * block_size + 15, 0, 0], device=DEVICE)
-    qkv = random(len(slots), kv_heads * (group + 2), head_dim, dtype=dtype)
-    angles = random(len(slots), 1, head_dim // 2)
+    slot_mapping = torch.tensor([5 * block_size, 5 * block_size + 1, 3 * block_size + 15, 0, 0], device=DEVICE)
+    qkv = random(len(slot_mapping), kv_heads * (group + 2), head_dim, dtype=dtype)
+    angles = random(len(slot_mapping), 1, head_dim // 2)
     weights = (random(head_dim, dtype=dtype), random(head_dim, dtype=dtype) + 1) if norm else (None, None)
     pool = torch.full((7, 2, kv_heads, block_size, head_dim), CANARY, dtype=dtype, device=DEVICE)
     if layout == "token major":
@@ -69,11 +69,11 @@ def test_rope_and_write(layout: str, norm: bool, head_dim: int, group: int, dtyp
     runs = []
     for ops in (triton_fused, oracles):
         mine, kv = qkv.clone(), pool.clone()
-        ops.rope_and_write(mine, kv, slots, angles.cos(), angles.sin(), *weights, 1e-6)
+        ops.rope_and_write(mine, kv, slot_mapping, angles.cos(), angles.sin(), *weights, 1e-6)
         runs.append((mine, kv))
     (actual_qkv, actual_kv), (expected_qkv, expected_kv) = runs
     assert_close(actual_qkv, expected_qkv)
-    # Two padding tokens wrote the same slot of the dummy block; either may be the last.
+    # Two padding tokens wrote the same position of the dummy block; either may be the last.
     assert_close(actual_kv[1:], expected_kv[1:])
     assert bool((actual_kv[0, :, :, 1:] == CANARY).all())
     assert torch.equal(actual_qkv[:, -2 * kv_heads :], qkv[:, -2 * kv_heads :])
@@ -85,24 +85,26 @@ def test_it_computes_what_the_model_computes() -> None:
     from engines.reference.kv_pool import write_kv
 
     heads, kv_heads, block_size, head_dim = 4, 2, 16, 64
-    slots = torch.tensor([17, 18, 40], device=DEVICE)
+    slot_mapping = torch.tensor([17, 18, 40], device=DEVICE)
     qkv, angles = random(3, heads + 2 * kv_heads, head_dim), random(3, 1, head_dim // 2)
     kv = torch.zeros(4, 2, kv_heads, block_size, head_dim, device=DEVICE)
     actual_qkv, actual_kv = qkv.clone(), kv.clone()
-    triton_fused.rope_and_write(actual_qkv, actual_kv, slots, angles.cos(), angles.sin(), None, None, 1e-6)
+    triton_fused.rope_and_write(actual_qkv, actual_kv, slot_mapping, angles.cos(), angles.sin(), None, None, 1e-6)
     rotate_(qkv[:, : heads + kv_heads], angles.cos(), angles.sin())
     head = torch.arange(2 * kv_heads, device=DEVICE)
-    index = ((slots // block_size)[:, None] * 2 * kv_heads + head) * block_size + (slots % block_size)[:, None]
+    index = ((slot_mapping // block_size)[:, None] * 2 * kv_heads + head) * block_size + (slot_mapping % block_size)[
+        :, None
+    ]
     write_kv(kv, qkv[:, heads:], index.flatten())
     assert_close(actual_qkv[:, :heads], qkv[:, :heads])
     assert_close(actual_kv, kv)
 
 
-def test_a_negative_slot_writes_nothing() -> None:
+def test_a_negative_slot_mapping_writes_nothing() -> None:
     kv = torch.full((3, 2, 1, 16, 64), CANARY, device=DEVICE)
     qkv, angles = random(1, 3, 64), random(1, 32)
-    slots = torch.tensor([-1], device=DEVICE)
-    triton_fused.rope_and_write(qkv, kv, slots, angles.cos(), angles.sin(), None, None, 1e-6)
+    slot_mapping = torch.tensor([-1], device=DEVICE)
+    triton_fused.rope_and_write(qkv, kv, slot_mapping, angles.cos(), angles.sin(), None, None, 1e-6)
     assert bool((kv == CANARY).all())
 
 
@@ -110,7 +112,7 @@ def test_offsets_pass_two_to_the_31() -> None:
     block = (2, 1, 16, 64)
     kv = far_blocks(torch.full(block, CANARY, dtype=torch.float16, device=DEVICE))
     qkv, angles = random(1, 3, 64, dtype=torch.float16), random(1, 32)
-    slots = torch.tensor([3 * 16 + 3], device=DEVICE)
-    triton_fused.rope_and_write(qkv, kv, slots, angles.cos(), angles.sin(), None, None, 1e-6)
+    slot_mapping = torch.tensor([3 * 16 + 3], device=DEVICE)
+    triton_fused.rope_and_write(qkv, kv, slot_mapping, angles.cos(), angles.sin(), None, None, 1e-6)
     assert torch.equal(kv[3, 1, 0, 3], qkv[0, 2])
     assert bool((kv[3, :, :, 4:] == CANARY).all())
