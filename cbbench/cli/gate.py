@@ -56,7 +56,7 @@ def command(
     **given: Any,
 ) -> int:
     """Judge stored runs: exit code 0 pass, 3 SLA failed, 4 worse than the baseline, 5 cannot tell, 7 invalid load."""
-    from cbbench.experiment.judge_runs import Outputs, Question, gate
+    from cbbench.experiment.judge_runs import Outputs, Question, judge
 
     question = Question(
         runs=tuple(runs),
@@ -66,4 +66,4 @@ def command(
         budget=tuple(budget or ()),
         allow_different=allow_different,
     )
-    return gate(question, Outputs(junit=junit, github=github, benchmark_json=benchmark_json, json=json))
+    return judge(question, Outputs(junit=junit, github=github, benchmark_json=benchmark_json, json=json))

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from cbbench.experiment.diagnosis import Diagnosis, Extra, GpuReport, diagnose
 from reports.files import json_bytes
+from workloads.errors import ExitCode
 
 WIDTH = 80
-CANNOT_RUN = 2
 FEW_FILES = 4096  # a load of some thousand streams needs a file for each
 PIP = "pip install 'cbbench[{}]'"
 
@@ -38,7 +38,7 @@ def doctor(*, json: bool) -> int:
     else:
         console = Console()
         console.print(view(found, problems), width=min(console.width, WIDTH))
-    return 0 if runs else CANNOT_RUN
+    return 0 if runs else ExitCode.USAGE
 
 
 def runs_reference(found: Diagnosis) -> bool:

@@ -46,7 +46,7 @@ class Outputs:
     json: bool = False
 
 
-def gate(question: Question, outputs: Outputs) -> int:
+def judge(question: Question, outputs: Outputs) -> int:
     """The exit code."""
     judgement = judgement_of(question)
     runs = read_any(question.runs, judgement)

@@ -73,7 +73,7 @@ def _report_result(path: Path, *, json: bool, timeline: bool, asked: Sequence[fl
         raise CbbenchError("timeline", f"{path} is another tool's, which does not see slots")
     found = read_results(path)
     if json and asked is not None:
-        raise CbbenchError("percentiles", f"with --json for a run of cbbench, and {path} is another tool's")
+        raise CbbenchError("percentiles", f"with `json` for a run of cbbench, and {path} is another tool's")
     if json:
         runs = [one.run for one in found]
         sys.stdout.write(json_bytes(runs[0] if len(runs) == 1 else runs).decode())

@@ -132,6 +132,6 @@ def check(param: str, value: Value, field: str, model: type[RunSettings] = RunSe
 
 
 def fill_of(params: Sequence[str], setting: Sequence[Value]) -> Mapping[str, str]:
-    """What to put in place of each placeholder of --launch."""
+    """What to put in place of each placeholder in the command of `launch`."""
     words = [str(value).lower() if isinstance(value, bool) else str(value) for value in setting]
     return {place: word for param, word in zip(params, words, strict=True) for place in placeholders(param, params)}

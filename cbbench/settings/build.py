@@ -50,7 +50,7 @@ def checked(given: Mapping[str, Any], model: type[RunSettings] = RunSettings) ->
         name = today.get(key, key)
         if name not in known:
             near = get_close_matches(name, known, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else "`cbbench run --help` lists them"
+            hint = f"did you mean `{near[0]}`?" if near else "the help of `cbbench run` lists them"
             raise CbbenchError(name, f"unknown setting; {hint}")
         values[name] = value_of(known[name], value)
     return values

@@ -26,7 +26,7 @@ OPENAI: tuple[EngineKind, ...] = ("openai",)
 SET = "any value"  # in `needs`: the other setting must be given
 
 # Why a sweep may not vary a setting. {PARAM} stands for its name.
-ONCE = "is loaded once for all points; `cbbench compare --ab` measures two of them in turns"
+ONCE = "is loaded once for all points; `cbbench compare` measures two of them in turns"
 SHOWN = "changes how a run is judged or shown, not what it does"
 SEED = "is what makes every point the same work; `repeat` N measures each point N times"
 SERVER = "says which server is loaded; start one for each value with {PARAM} in `launch`"

@@ -21,7 +21,7 @@ from workloads.errors import CbbenchError
 
 Call = Callable[..., Outcome]
 SIMULATED = ("--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b")
-SEATS = Search(1, 400, whole=True, climbs=False, latency="p99_tpot_ms", judged=False)
+SLOTS = Search(1, 400, whole=True, climbs=False, latency="p99_tpot_ms", judged=False)
 
 
 def search_to_the_end(search: Search, measure: Callable[[float], Point]) -> tuple[list[float], Round]:
@@ -32,14 +32,14 @@ def search_to_the_end(search: Search, measure: Callable[[float], Point]) -> tupl
     return [float(one.values[0]) for one in points], step
 
 
-def seats(value: float) -> Point:
-    """Steps of 20 ms + 0.4 ms a seat: throughput over TPOT is largest where both parts are equal, at 50 seats."""
+def slots(value: float) -> Point:
+    """Steps of 20 ms + 0.4 ms a slot: throughput over TPOT is largest where both parts are equal, at 50 slots."""
     tpot_ms = 20 + 0.4 * value
     return Point(values=(int(value),), folder="", output_token_per_s=1000 * value / tpot_ms, p99_tpot_ms=tpot_ms)
 
 
 def test_the_knee_of_a_known_law_is_bracketed() -> None:
-    measured, last = search_to_the_end(SEATS, seats)
+    measured, last = search_to_the_end(SLOTS, slots)
     assert measured[:10] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 400]
     beside = sorted(measured)
     below, above = max(one for one in beside if one < 50), min(one for one in beside if one > 50)
@@ -50,7 +50,7 @@ def test_the_knee_of_a_known_law_is_bracketed() -> None:
 
 
 def test_a_knee_at_the_upper_end_is_called_one() -> None:
-    _, last = search_to_the_end(Search(1, 16, True, False, "p99_tpot_ms", False), seats)
+    _, last = search_to_the_end(Search(1, 16, True, False, "p99_tpot_ms", False), slots)
     assert "at 16, the largest value tried" in last.why
     assert "may lie beyond 16" in last.why
 
@@ -80,7 +80,7 @@ def test_a_rate_climbs_one_by_one_until_saturated_and_the_sla_is_bisected() -> N
 
 
 def test_the_best_within_the_sla_and_the_smaller_one_that_is_recommended_are_told_apart() -> None:
-    """From 40 seats on throughput is the same to 0.1 %, and largest at 64."""
+    """From 40 slots on throughput is the same to 0.1 %, and largest at 64."""
 
     def flat(value: float) -> Point:
         speed = 1000.0 + (value == 64) if value >= 40 else 25 * value
@@ -108,21 +108,21 @@ def test_it_is_bounded_and_says_so() -> None:
 
 def test_settings_that_cannot_run_are_not_tried_again() -> None:
     def broken(value: float) -> Point:
-        return Point(values=(int(value),), folder="", error="no") if value > 100 else seats(value)
+        return Point(values=(int(value),), folder="", error="no") if value > 100 else slots(value)
 
-    measured, last = search_to_the_end(SEATS, broken)
+    measured, last = search_to_the_end(SLOTS, broken)
     assert len(measured) == len(set(measured))
     assert "The knee is at" in last.why
-    _, none = search_to_the_end(SEATS, lambda value: Point(values=(int(value),), folder="", error="no"))
+    _, none = search_to_the_end(SLOTS, lambda value: Point(values=(int(value),), folder="", error="no"))
     assert none.why == "no setting could run"
 
 
 def test_steps() -> None:
     assert ladder(Search(3, 20, True, False, "", False)) == [3, 4, 8, 16, 20]
     assert ladder(Search(0.25, 2, False, True, "", False)) == [0.25, 0.5, 1, 2]
-    assert between(SEATS, 16, 32) == 23
-    assert between(SEATS, 7, 8) is None
-    assert between(SEATS, 1, 2) is None
+    assert between(SLOTS, 16, 32) == 23
+    assert between(SLOTS, 7, 8) is None
+    assert between(SLOTS, 1, 2) is None
     assert between(Search(1, 9, False, True, "", False), 4, 8) == 5.66
     assert bounds_of_rate(10.0) == (1, 64)
 

@@ -62,7 +62,7 @@ def test_stated_defaults_are_the_real_ones() -> None:
         ({"swap_blocks": 4}, ["--swap-blocks", "--on-kv-pressure swap"]),
         ({"prompt_buckets": "512,256"}, ["--prompt-buckets", "ascending"]),
         ({"prompt_buckets": "short"}, ["--prompt-buckets", "512,4096"]),
-        ({"quota": ("a:seats=4",)}, ["--quota", "a:seats=4", "max-num-seqs"]),
+        ({"quota": ("a:slots=4",)}, ["--quota", "a:slots=4", "max-num-seqs"]),
         ({"quota": ("max-num-seqs=4",)}, ["--quota", "TENANT"]),
         ({"static_patience": 1.0}, ["--static-patience", "--mode static"]),
         ({"static": "padded"}, ["--static", "--mode static"]),

@@ -63,13 +63,13 @@ def test_sweep(cbbench: Call, width: int) -> None:
 
 
 def test_compare_and_gate(cbbench: Call, width: int) -> None:
-    for seats in (4, 64):
-        cbbench("run", *WORK, "--max-num-seqs", seats, "-o", f"seats-{seats}")
-    both = [value for seats in (4, 64) for value in latencies(f"seats-{seats}", "p99")]
-    readable(cbbench("compare", "seats-4", "seats-64"), width, *both)
-    ttft = json.loads(Path("seats-64/run.json").read_text())["summary"]["latency"]["ttft_sched_ms"]["p99"]
-    readable(cbbench("gate", "seats-64", *SLAS), width, ttft)
-    readable(cbbench("gate", "seats-64", "--baseline", "seats-4", "--budget", "tpot=3%", *SLAS), width, ttft)
+    for slots in (4, 64):
+        cbbench("run", *WORK, "--max-num-seqs", slots, "-o", f"slots-{slots}")
+    both = [value for slots in (4, 64) for value in latencies(f"slots-{slots}", "p99")]
+    readable(cbbench("compare", "slots-4", "slots-64"), width, *both)
+    ttft = json.loads(Path("slots-64/run.json").read_text())["summary"]["latency"]["ttft_sched_ms"]["p99"]
+    readable(cbbench("gate", "slots-64", *SLAS), width, ttft)
+    readable(cbbench("gate", "slots-64", "--baseline", "slots-4", "--budget", "tpot=3%", *SLAS), width, ttft)
 
 
 def test_tune(cbbench: Call, width: int) -> None:

@@ -111,7 +111,7 @@ def test_a_sweep_from_the_file_of_settings(cbbench: Call) -> None:
     Path("cbbench.toml").write_text('workload = "prompts.jsonl"\nmax-model-len = 128\n')
     outcome = cbbench("sweep", "max-num-seqs", "--values", "1,2", "--model", "tiny", "--device", "cpu", "-o", "out")
     assert outcome.code == 0, outcome.err
-    runs = [read_run(Path("out") / f"max-num-seqs-{seats}") for seats in (1, 2)]
+    runs = [read_run(Path("out") / f"max-num-seqs-{slots}") for slots in (1, 2)]
     assert len({run.workload.sha256 for run in runs}) == 1
     assert len({run.workload.prompts.sha256 for run in runs if run.workload.prompts}) == 1
 

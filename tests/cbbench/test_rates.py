@@ -69,7 +69,7 @@ def test_in_the_file_of_settings_and_in_a_sweep_of_something_else(cbbench: Call)
     Path("cbbench.toml").write_text('rate = "4 for 10s, 8 for 10s"\n')
     outcome = cbbench("sweep", "max-num-seqs", "--values", "8,32", *SIMULATED, "-o", "out")
     assert outcome.code == 0, outcome.err
-    pacings = [read_run(Path("out") / f"max-num-seqs-{seats}").workload for seats in (8, 32)]
+    pacings = [read_run(Path("out") / f"max-num-seqs-{slots}").workload for slots in (8, 32)]
     assert {one.pacing.rate_schedule for one in pacings} == {"4 for 10s, 8 for 10s"}
     assert {one.num_requests for one in pacings} == {120}
     Path("cbbench.toml").write_text("rate = 4\n")

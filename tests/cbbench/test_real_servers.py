@@ -68,13 +68,13 @@ def model_folder(tmp_path: Path) -> Path:
 
 def sweep(cbbench: Call, launch: str, *more: object) -> dict[int, RunFile]:
     """The runs by the value swept, each against a server of its own that is gone by now."""
-    outcome = cbbench("sweep", "seats", "--values", "2,4", "--launch", launch, *WORK, *more, "-o", "out")
+    outcome = cbbench("sweep", "slots", "--values", "2,4", "--launch", launch, *WORK, *more, "-o", "out")
     assert outcome.code == 0, outcome.err + outcome.out
-    runs = {value: read_run(Path("out", f"seats-{value}")) for value in (2, 4)}
+    runs = {value: read_run(Path("out", f"slots-{value}")) for value in (2, 4)}
     assert runs[2].workload.sha256 == runs[4].workload.sha256
     for value, run in runs.items():
         assert listener_of(int(str(run.engine.config["url"]).rpartition(":")[2])) is None, "the server is gone"
-        assert Path("out", f"seats-{value}.server.log").stat().st_size > 0
+        assert Path("out", f"slots-{value}.server.log").stat().st_size > 0
         assert run.summary is not None
         assert run.summary.requests.completed == 16
         assert run.client is not None
@@ -89,7 +89,7 @@ def scraped(run: RunFile) -> ScrapeReport:
 
 
 def most_running(value: int) -> int:
-    return max(signal.running for signal in read_record(Path("out", f"seats-{value}")).signals)
+    return max(signal.running for signal in read_record(Path("out", f"slots-{value}")).signals)
 
 
 @pytest.mark.skipif(VLLM is None, reason="vLLM is not here (CBBENCH_VLLM)")
@@ -115,7 +115,7 @@ def test_llama_cpp(cbbench: Call, small_threads: None) -> None:
     assert SMOLLM2 is not None
     assert SMOLLM2.submodule_search_locations is not None
     (model,) = Path(SMOLLM2.submodule_search_locations[0]).glob("*.gguf")
-    # Its context is shared out among the seats, so that it differs between the points: --max-model-len holds it.
+    # Its context is shared out among the slots, so that it differs between the points: --max-model-len holds it.
     settings = "-np {value} -c 2048 -t 1 --metrics --host 127.0.0.1 --port {port}"
     launch = f"{LLAMA_SERVER} -m {shlex.quote(str(model))} {settings}"
     for value, run in sweep(cbbench, launch, "--max-model-len", 500).items():

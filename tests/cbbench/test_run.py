@@ -70,7 +70,7 @@ def test_a_trace_used_in_part_or_again_is_noted(cbbench: Call) -> None:
     assert json.loads(Path("out/run.json").read_text())["notes"] == notes
 
 
-def test_bus_stop_shows_its_seats(cbbench: Call) -> None:
+def test_bus_stop_shows_its_slots(cbbench: Call) -> None:
     outcome = cbbench("run", "--model", "tiny", "--device", "cpu", "--workload", "bus-stop", "--mode", "static")
     assert outcome.code == 0
     assert "slot" in outcome.out.lower()

@@ -38,7 +38,7 @@ def test_points_share_the_plan_and_differ_in_text(cbbench: Call) -> None:
     assert state()["recommendation"]["values"] in ([1], [4])
 
 
-def test_seats_that_nobody_can_take_are_said_to_change_nothing(cbbench: Call) -> None:
+def test_slots_that_cannot_be_used_are_said_to_change_nothing(cbbench: Call) -> None:
     said = "requests are in flight, so max_num_seqs above that"
     assert f"At most 8 {said} (16) changes nothing" in " ".join(cbbench(*SWEEP, "--values", "2,16").out.split())
     assert said not in " ".join(cbbench(*SWEEP[:-1], "fewer", "--values", "2,8").out.split())

@@ -148,7 +148,7 @@ def test_repeats_go_there_and_back_and_resume(cbbench: Call) -> None:
         "max-num-seqs 4, repeat 3 of 3",
     ]
     assert [(point["values"], point["repeat"]) for point in state()["points"]] == [
-        ([seats], repeat) for seats in (2, 4) for repeat in range(3)
+        ([slots], repeat) for slots in (2, 4) for repeat in range(3)
     ]
     speeds = {point["output_token_per_s"] for point in state()["points"] if point["values"] == [2]}
     assert len(speeds) == 3, "the simulator repeats with other plans"
