@@ -1,6 +1,6 @@
-"""Of other ways of doing the same, which is the best: right, and faster than the shipped one by more than noise.
+"""Chooses the best of several variants: correct, and faster than the shipped one by more than noise.
 
-The shipped way is timed before the others and after them: what the two differ by is noise. Pure arithmetic.
+The shipped variant is timed before and after the others; the difference is the noise. Pure arithmetic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Trial:
 
 
 def compared(shipped_us: Sequence[float], trials: Sequence[Trial]) -> dict[str, Any]:
-    """best: the shipped way, unless a right one is faster by more than its own times differ."""
+    """best: the shipped variant, unless a correct one is faster by more than the noise."""
     us, noise = min(shipped_us), max(shipped_us) / min(shipped_us) - 1
     fastest = min((one for one in trials if one.right), key=lambda one: one.us or 0.0, default=None)
     gain = us / fastest.us - 1 if fastest is not None and fastest.us else 0.0
@@ -46,9 +46,9 @@ def compared(shipped_us: Sequence[float], trials: Sequence[Trial]) -> dict[str, 
 
 
 def over_all(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of `compared` cells: the way that is right in all of them and the fastest on the geometric mean.
+    """The variant that is correct in all `compared` cells and fastest by the geometric mean.
 
-    A gain that is not beyond the noise of the noisiest cell is none.
+    A gain within the noise of the noisiest cell counts as none.
     """
     everywhere = set.intersection(*(set(cell["tried"]) for cell in cells)) if cells else set()
     gains = {name: exp(mean(log(cell["us"] / cell["tried"][name]) for cell in cells)) - 1 for name in everywhere}

@@ -1,4 +1,4 @@
-"""Stage: decode steps at several batch sizes and contexts, against the floor that this device's own limits give."""
+"""Stage: decode steps at several batch sizes and contexts, against the floor that the device's measured limits give."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _cell(task: Task, model: LoadedModel, pool: KVPool, rows: int, context: int)
 
 
 def timings(steps: np.ndarray) -> dict[str, float]:
-    """steps: ledger rows of decode steps alike, in order. A step lasts from the end of the one before to its own."""
+    """steps: ledger rows of equal decode steps, in order. A step lasts from the previous step's end to its own."""
     intervals_ns = np.diff(steps["end_ns"])
     busy_ns = steps["busy_ns"][1:]
     return {

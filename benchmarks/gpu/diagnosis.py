@@ -1,6 +1,4 @@
-"""What a check found of where the time goes and what would make it less, for a person: steps taken apart with the
-parts that lose most, and other ways of doing the same that were faster.
-"""
+"""The report on where time goes and what would reduce it: the parts of a step that lose most, and faster variants."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ def steps(rows: Rows) -> dict[str, tuple[dict[str, Any], Rows]]:
 
 
 def operators_headline(rows: Rows) -> str:
-    """Of the cell that is furthest from its floor."""
+    """The cell that is furthest from its floor."""
     if not (cells := steps(rows)):
         return "no step was taken apart"
     cell, (step, parts) = max(cells.items(), key=lambda item: item[1][0]["over_floor"] or 0.0)
@@ -62,7 +60,7 @@ def operators_table(rows: Rows) -> Iterator[str]:
 
 
 def products_headline(rows: Rows) -> str:
-    """Of the product that is furthest from its floor."""
+    """The product that is furthest from its floor."""
     known = {name: one for name, one in rows.items() if one.get("over_floor")}
     if not known:
         return f"{len(rows)} products"
@@ -85,7 +83,7 @@ def _better(rows: Rows) -> str:
 
 
 def ways_table(rows: Rows) -> Iterator[str]:
-    """What another way would gain, the most first; what was wrong or did not run, and of how many nothing is known."""
+    """The gain of each variant, largest first; those that were wrong or did not run, and how many were not measured."""
     gains = {name: one for name, one in rows.items() if one.get("gain") and "us" in one}
     for name, one in sorted(gains.items(), key=lambda item: -item[1]["gain"]):
         change = f"{one['us']:.1f} to {one['best_us']:.1f} µs"

@@ -1,8 +1,8 @@
 """Models of random weights, and decode steps at a context of any length without computing the prompts before them.
 
-The scheduler, the loop and the executor are the engine's own. Only the steps that hold a prompt are answered without
-being run: their tokens are all 0, and the KV they would have left is whatever the pool was filled with. What a decode
-step costs depends on neither.
+The scheduler, the loop and the executor are the engine's own. Only steps with a prompt are answered without
+being run: their tokens are all 0, and their KV is what the pool was filled with. The cost of a decode step depends on
+neither.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def release(device: torch.device) -> None:
 
 
 def filled_pool(model: LoadedModel, blocks: int) -> KVPool:
-    """Random numbers, so that the products draw the power that real ones do."""
+    """Random numbers, so that matrix products draw as much power as real ones."""
     llama = model.llama
     pool = KVPool(llama.config, blocks, BLOCK_SIZE, dtype=llama.dtype, device=llama.device)
     for layer in pool.layers:
@@ -60,7 +60,7 @@ def filled_pool(model: LoadedModel, blocks: int) -> KVPool:
 
 @dataclass
 class PromptsSkipped:
-    """An executor that answers steps with prompts at once, and passes on the others."""
+    """An executor that answers steps with prompts at once and runs the others."""
 
     inner: TorchExecutor
     clock: Clock
@@ -98,7 +98,7 @@ def decode(
 ) -> Decoded:
     """`rows` requests with prompts of `context` tokens, which are not computed, and `steps` tokens after them.
 
-    graph_sizes: rows of the steps that are graphs, where the kernels can be captured at all.
+    graph_sizes: batch sizes captured as graphs, where the kernels can be captured.
     """
     llama = model.llama
     release(llama.device)  # graphs and scratch of an executor before this one

@@ -2,7 +2,7 @@
 
     floor = sum over operators of max(bytes / bandwidth, FLOPs / matmul rate)
 
-Bytes are those that must come from memory, each once: weights, the KV of the context, the new KV and the embedding's
+Bytes are those that must be read from memory, each once: weights, the KV of the context, the new KV and the embedding's
 rows. Activations and logits are taken to stay in the cache, and norms, rotations and sampling to be free, so the floor
 errs low and a ratio to it errs high.
 """
@@ -15,7 +15,7 @@ from typing import Protocol
 
 
 class Shape(Protocol):
-    """Of a decoder; engines.reference.model.config.ModelConfig has it."""
+    """The shape of a decoder, a part of engines.reference.model.config.ModelConfig."""
 
     layers: int
     d_model: int

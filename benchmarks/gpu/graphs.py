@@ -2,7 +2,7 @@
 that belongs to no request.
 
 Equal at batch sizes that have a graph of their own. In between a graph computes padding rows, so matrix products of
-another shape may round differently, and a token may differ where two logits are near each other: shown, not judged.
+another shape may round differently, and a token may differ where two logits are close: reported, not judged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run(task: Task) -> Iterator[Row]:
 
 
 def compared(model: LoadedModel, rows: int) -> dict[str, Any]:
-    """Where nothing can be captured, as on a CPU, eager steps are compared with themselves."""
+    """Without capture, as on a CPU, eager steps are compared with themselves."""
     bucket = min(size for size in bucket_sizes(64) if size >= rows)
     pool = driving.filled_pool(model, driving.blocks_for(rows, CONTEXT + STEPS + 1) + SPARE_BLOCKS)
     before = pool.layers.clone()

@@ -140,7 +140,7 @@ def silu_mul(bench: Bench) -> dict[str, Any]:
 
 
 def rope_and_write(bench: Bench) -> dict[str, Any]:
-    """Also: the blocks that no token goes to are as they were."""
+    """Also: blocks that no token is written to are unchanged."""
     c, kernels = bench.config, bench.kernels
     pool = bench.pool(7)
     pool.layers.fill_(7.0)
@@ -160,7 +160,7 @@ def rope_and_write(bench: Bench) -> dict[str, Any]:
 
 
 def sample(bench: Bench) -> dict[str, Any]:
-    """Tokens equal the oracle's; a drawn one may differ where the number drawn lies on the border of two tokens."""
+    """Tokens equal the oracle's; a drawn one may differ where the random number is at the border of two tokens."""
     modes = [
         Sampling(),
         Sampling(temperature=1.0, seed=3),

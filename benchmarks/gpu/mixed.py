@@ -1,8 +1,7 @@
-"""Steps with a prompt in them, which are launched kernel by kernel: is the host or the device the slower?
+"""Steps with a prompt, which are launched kernel by kernel: whether the host or the device is slower.
 
-A device that waits for launches inside a step is as good as idle, and no number of a run says so: `device_busy` counts
-a step from its first kernel to its last. So the step is run twice: as ever, and behind a kernel that does nothing, for
-so long that all launches are queued before the first of them begins.
+A device that waits for launches inside a step is idle, but `device_busy` counts a step from its first kernel to its
+last. So the step is run twice: as usual, and behind a kernel that spins until all launches are queued.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def _compared(llama: Llama, pool: KVPool, kernels: Kernels, plan: StepPlan) -> d
     executor = TorchExecutor(llama, pool, max_num_seqs=len(plan.slots), clock=WallClock(), kernels=kernels)
 
     def step_ms(ahead: bool) -> tuple[float, float]:
-        """(to launch it, of the device)"""
+        """(ms to launch it, ms on the device)"""
         if ahead and llama.device.type == "cuda":
             torch.cuda._sleep(AHEAD_CYCLES)
         began = time.perf_counter()

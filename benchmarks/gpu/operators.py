@@ -1,5 +1,5 @@
-"""Stage: where the time of a decode step goes. Each part of it by itself, beside its own floor; their sum beside the
-whole step as a graph replays it; and that beside the step as the engine takes it.
+"""Stage: where the time of a decode step goes. Each part alone, against its floor; the sum of the parts
+against the step as a graph replays it; and that against the step as the engine runs it.
 
     sum of the parts ──► the step's graph ──► the device's time of a step ──► a step of the engine
                    between              copies                          gap
@@ -53,7 +53,7 @@ def run(task: Task) -> Iterator[Row]:
 
 
 def _floors_us(task: Task, config: ModelConfig, rows: int, context: int, item_bytes: int) -> dict[str, float]:
-    """Of one call of each operator that has a floor; empty where stage `ceilings` has not run."""
+    """us of one call of each operator with a floor; empty where stage `ceilings` has not run."""
     bytes_per_s, flop_per_s = (task.number("ceilings", row, "per_s") for row in ("bandwidth", "matmul"))
     if not bytes_per_s or not flop_per_s:
         return {}
@@ -78,7 +78,7 @@ def _timed(step: DecodeStep, replays: Replays, floors_us: Mapping[str, float], e
 
 
 def numbers(timing: Timing, count: int, floor_us: float | None, step_us: float) -> Numbers:
-    """Of one part. floor_us: of a call; 0 for what is free, None where the ceilings are not known."""
+    """The numbers of one part. floor_us: of a call; 0 for what is free, None where the ceilings are unknown."""
     return {
         "us": timing.us,
         "count": count,
@@ -91,8 +91,8 @@ def numbers(timing: Timing, count: int, floor_us: float | None, step_us: float) 
 
 
 def summed(parts: Mapping[str, Numbers], whole: Timing, engine: Mapping[str, Any]) -> Numbers:
-    """Of the step. engine: what stage `decode` found of it, if anything; worst: the part that loses most, or takes most
-    where no floor is known."""
+    """The sums of the step. engine: the result of stage `decode`, if any; worst: the part that loses most, or
+    takes most, where no floor is known."""
     sum_us = sum(one["count"] * one["us"] for one in parts.values())
     known = all(one["floor_us"] is not None for one in parts.values())
     floor_us = sum(one["count"] * one["floor_us"] for one in parts.values()) if known else None

@@ -1,7 +1,7 @@
 """A decode step as the runtime's graphs hold it, whole and in parts.
 
-A part runs by itself: on every layer's own weights and KV, so that no cache flatters it, and on activations that stay
-where they are, as what the part before has just written is in the cache in a step too.
+A part runs alone: on every layer's own weights and KV, so that they do not stay in a cache, and on activations of fixed
+address, which are in the cache in a whole step too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Part:
-    """Has the name of an operator of benchmarks.gpu.floor, if it has a floor."""
+    """A part with a floor has the name of an operator of benchmarks.gpu.floor."""
 
     name: str
     works: Sequence[Work]  # what a step does of it, in order
@@ -33,7 +33,7 @@ class Part:
 
 class DecodeStep:
     def __init__(self, llama: Llama, pool: KVPool, kernels: Kernels, *, rows: int, context: int) -> None:
-        """Rows of one query each, behind `context` positions in blocks that follow one another; greedy."""
+        """Rows of one query each, at position `context`, in consecutive blocks; greedy."""
         self._llama, self._pool, self._kernels, self._rows = llama, pool, kernels, rows
         on, size = llama.device, pool.block_size
         self._tables = tables_of(rows, context + 1, size)
@@ -68,7 +68,7 @@ class DecodeStep:
         self._last_token.index_copy_(0, self._slots, self._sampled)
 
     def parts(self) -> list[Part]:
-        """All of `whole`, each part as often as it is there."""
+        """All of `whole`, each part as often as it occurs."""
         llama, pool, kernels, c = self._llama, self._pool, self._kernels, self._llama.config
         x, normed = self._random(c.d_model), self._random(c.d_model)
         qkv = self._random(c.heads + 2 * c.kv_heads, c.head_dim)
@@ -112,7 +112,7 @@ class DecodeStep:
         ]
 
     def _attention(self, q: torch.Tensor) -> list[Part]:
-        """Where the kernels are Triton's, attending and merging apart."""
+        """With Triton's kernels, attention and merge separately."""
         layers = self._pool.layers
         if self._static is None:
             attend = self._prepared()
@@ -135,7 +135,7 @@ class DecodeStep:
 
 
 def tables_of(rows: int, tokens: int, block_size: int) -> np.ndarray:
-    """int32[rows, blocks]: rows of blocks that follow one another, as a scheduler hands them out at first."""
+    """int32[rows, blocks]: rows of consecutive blocks, as a scheduler allocates them at first."""
     each = -(-tokens // block_size)
     tables = 1 + np.arange(rows * each, dtype=np.int32).reshape(rows, each)
     return reached(tables, np.full(rows, tokens), block_size)

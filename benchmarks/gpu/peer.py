@@ -1,7 +1,7 @@
 """Stage: the same requests on the same shape, dtype and device, by cbbench and by transformers' continuous batching.
 
 Both have all requests at once, random weights, no EOS and no prefix cache, and warm up before the clock starts.
-transformers is given what makes it fast here: an attention that reads each request's own KV (varlen.py), KV for all
+transformers gets what makes it fast here: an attention that reads each request's own KV (varlen.py), KV for all
 requests at once, and a second pass over the same requests, since it captures CUDA graphs as sizes come up. The better
 pass counts.
 """
@@ -72,7 +72,7 @@ def _require_peer() -> None:
 
 
 def _budget(device: str, plan: RequestPlan) -> int:
-    """Tokens of a step, of either."""
+    """Tokens of a step, for both."""
     return max(8192 if device == "cuda" else 512, len(plan))
 
 
@@ -163,7 +163,7 @@ def _passes(model: Any, task: Task, plan: RequestPlan, prompts: Prompts, **chose
 
 
 def _batching(plan: RequestPlan, budget: int, **chosen: bool) -> Any:
-    """KV for all requests at once: by itself it would take all memory, and warm up on a prompt that fills it."""
+    """KV for all requests at once: its default takes all memory, and warms up on a prompt that fills it."""
     from transformers import ContinuousBatchingConfig
 
     blocks = sum(math.ceil(int(n) / PEER_BLOCK) + 1 for n in plan.prompt_tokens + plan.output_tokens)
@@ -177,7 +177,7 @@ def _batching(plan: RequestPlan, budget: int, **chosen: bool) -> Any:
 
 
 def _took(model: Any, manager: Any) -> dict[str, Any]:
-    """How it runs, as far as it says so: what decides its speed."""
+    """The settings that decide its speed, as far as it reports them."""
     batching = manager.continuous_batching_config
     return {
         "attention": str(model.config._attn_implementation),

@@ -1,7 +1,7 @@
-"""Stage: the matrix products of a decode step at several batch sizes: bandwidth, and whether another way to ask for the
-same product is faster. A product of few rows is the weight's way through memory and little else.
+"""Stage: the matrix products of a decode step at several batch sizes: bandwidth, and whether another call for the
+same product is faster. The time of a product of few rows is that of reading the weight.
 
-    shipped          F.linear(x, w): x w^T, with the library that torch chooses
+    shipped          F.linear(x, w): x w^T, with the library chosen by torch
     cublaslt         the same by cuBLASLt
     N rows           x with rows of padding
     weight first     (w x^T)^T
@@ -89,7 +89,7 @@ def _padded(x: torch.Tensor, weights: Sequence[torch.Tensor], rows: int) -> Way:
 
 
 def _against_floor(task: Task, name: str, rows: int, us: float) -> dict[str, Any]:
-    """bytes_per_s: of the weight alone."""
+    """bytes_per_s: of reading the weight."""
     shape = SHAPES[task.setting.large]
     [operator] = [one for one in decode_operators(shape, rows=rows, context=1, item_bytes=2) if one.name == name]
     rate = {"bytes_per_s": operator.bytes * 1e6 / us, "flop_per_s": operator.flops * 1e6 / us}

@@ -1,5 +1,5 @@
-"""How long a piece of work takes on the device alone: it is captured in a CUDA graph, and the graph is replayed between
-two events. On a CPU it is called, and a wall clock is read.
+"""Time of a piece of work on the device alone: a CUDA graph captures it and is replayed between two events. On a CPU
+it is called and timed by the wall clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Timing:
 
 
 class Replays:
-    """One stream for all captures: a new one would bring a workspace of cuBLAS's with it each time."""
+    """One stream for all captures, as each new one allocates a workspace of cuBLAS."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -36,14 +36,14 @@ class Replays:
 
     @torch.inference_mode()
     def timed(self, work: Work) -> Timing:
-        """`work` may allocate, but reads and writes nothing of the host's and does not wait for the device."""
+        """`work` may allocate, but must not use host memory or wait for the device."""
         if self._capturing is None:
             return Timing(_called_us(work), None)
         graph, launches = self._captured(work)
         return Timing(_replayed_us(graph, self._device), launches)
 
     def each(self, works: Sequence[Work], passes: int) -> Timing:
-        """One after the other, all of them `passes` times: of one call."""
+        """All in turn, `passes` times; the time of one call of each."""
 
         def all_of_them() -> None:
             for _ in range(passes):

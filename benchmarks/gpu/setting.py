@@ -1,4 +1,4 @@
-"""What a check runs on and how large its cells are: plain data without torch, made by one process for another."""
+"""The device of a check and the sizes of its cells: plain data without torch, sent from one process to another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Results = dict[str, dict[str, Any]]  # stage -> rows so far
 
 
 class Skip(Exception):
-    """Why a stage, or a cell of it, does not run here. No failure."""
+    """Why a stage or a cell does not run here. Not a failure."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Setting:
 
     @property
     def shapes(self) -> tuple[str, ...]:
-        """Whose kernels are checked."""
+        """The models whose kernels are checked."""
         return ("smollm2-135m", "tiny") if self.quick else (self.large, self.small)
 
     @property
@@ -69,14 +69,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Task:
-    """What a stage is given: the setting, what stages before it found, and how long it may take."""
+    """The input of a stage: the setting, the results of earlier stages, and its time limit."""
 
     setting: Setting
     results: Results = field(default_factory=dict)
     left_s: Callable[[], float] = lambda: float("inf")
 
     def number(self, stage: str, row: str, name: str) -> float | None:
-        """Of an earlier stage; None where it did not get that far."""
+        """A result of an earlier stage; None where it has none."""
         return self.results.get(stage, {}).get(row, {}).get(name)
 
 

@@ -1,7 +1,7 @@
-"""Runs stages one after the other in a process beside this one, within a budget, and keeps what they find on disk.
+"""Runs the stages in another process, one after the other, within a time budget, and writes their results to disk.
 
-Why a process: a kernel that hangs can be ended, and one that reads where it must not spoils CUDA for its whole process,
-so the stage after it gets a new one. As long as nothing fails, one process (one start of torch and CUDA) does them all.
+A process, because a kernel that hangs can then be ended, and an invalid read makes CUDA unusable in its whole process:
+the next stage gets a new one. While nothing fails, one process (one start of torch and CUDA) runs all stages.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ PACKAGES = ("torch", "triton", "numpy", "transformers", "flashinfer-python", "nv
 
 
 class NoDevice(Exception):
-    """There is no GPU here, or not one that answers."""
+    """There is no GPU here, or it does not respond."""
 
 
 def supervise(
     stages: Sequence[Stage], setting: Setting, *, budget_s: float, out: Path, tell: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Returns what stands in `out`. `tell` gets a line as a stage begins, and when it ends. NoDevice before any has."""
+    """Returns the contents of `out`. tell: gets a line when a stage begins and ends. NoDevice without a GPU."""
     began = time.monotonic()
 
     def left_s() -> float:
@@ -79,7 +79,7 @@ def supervise(
 
 
 def write(out: Path, report: dict[str, Any]) -> None:
-    """All of it or what was there before."""
+    """Replaces the file at once."""
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f"{out.name}.tmp")
     temporary.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", encoding="utf-8")
@@ -102,7 +102,7 @@ class _Worker:
     def run(
         self, stage: Stage, results: Results, limit_s: float, entry: dict[str, Any], save: Callable[[], None]
     ) -> bool:
-        """Fill in the stage's entry. False where this process cannot be trusted with another one."""
+        """Fill in the stage's entry. False where this process must not run another stage."""
         began = time.monotonic()
         self._idle = False
         self._ours.send((stage, results, limit_s))
@@ -122,7 +122,7 @@ class _Worker:
         return self._idle and status != "failed"
 
     def _hear(self, until: float) -> tuple[str, Any]:
-        """What the process says next: a row, how the stage ended, or nothing any more."""
+        """The next message of the process: a row, the stage's end, or None when it has ended."""
         try:
             if not self._ours.poll(max(until - time.monotonic(), 0)):
                 return "silent", None
@@ -141,7 +141,7 @@ class _Worker:
 
 
 def _out_of_time(stage: Stage, limit_s: float) -> tuple[str, str]:
-    """A stage that had all the time it may ever need hangs; one that began late was only unlucky."""
+    """Out of time: a stage that had its full limit hangs, which is a failure; one that began late is not a failure."""
     if limit_s < stage.limit_s:
         return "stopped", f"the budget ended after {limit_s + GRACE_S:.0f} s of it"
     return "failed", f"did not end within {limit_s + GRACE_S:.0f} s"
@@ -186,7 +186,7 @@ def _ended(stage: Stage, task: Task, tell: Callable[[Any], None]) -> tuple[str, 
 
 
 def _release(setting: Setting) -> None:
-    """What the stage held goes back to the device, for the next one."""
+    """Free the stage's memory on the device for the next stage."""
     gc.collect()
     if setting.device == "cuda":
         try:

@@ -1,7 +1,7 @@
 """Stage: what a preempted request costs: its blocks moved to the host and back, or its tokens computed again.
 
-Moving grows with the KV of a token, computing with the parameters: so there is a model size from which moving is the
-cheaper. It is looked for among the shapes measured.
+The cost of moving grows with the KV of a token, that of computing with the parameters: above some model size moving is
+cheaper. The stage finds it among the shapes measured.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def run(task: Task) -> Iterator[Row]:
 
 
 def crossover(points: Sequence[tuple[float, float]]) -> float | None:
-    """The size at which the ratio falls through 1, on straight lines between the logarithms of (size, ratio).
+    """The size at which the ratio falls below 1, by linear interpolation of log ratio over log size.
 
-    None where it does not, within what was measured.
+    None where it does not within the measured sizes.
     """
     ordered = sorted(points)
     for (small, above), (large, below) in pairwise(ordered):

@@ -1,4 +1,4 @@
-"""What a check found, for a person: the stages, the cells with a number of their own, and the targets."""
+"""The report of a check as text: the stages, their cells with numbers, and the targets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DIAGNOSES = {"operators": operators_headline, "products": products_headline, "tu
 
 
 def targets(report: dict[str, Any], large: str) -> list[dict[str, Any]]:
-    """{target, bound, value, met}: value and met are None where it was not measured, or not where the target is for."""
+    """{target, bound, value, met}: value and met are None where it was not measured, or its device is another."""
 
     def numbers(stage: str, row: str) -> dict[str, Any]:
         return report["stages"].get(stage, {}).get("rows", {}).get(row, {})

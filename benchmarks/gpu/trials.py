@@ -1,4 +1,4 @@
-"""Other ways of doing the same, beside the shipped one: is the result the same, and are they faster?"""
+"""Runs variants beside the shipped one and compares their results and times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Way:
 def tried(
     task: Task, replays: Replays, shipped: Way, others: Mapping[str, Callable[[], Way]], passes: int
 ) -> dict[str, Any]:
-    """others: made one after the other, so that only one of them holds memory."""
+    """others: constructed one after the other, so that only one holds memory."""
     first = replays.each(shipped.works, passes)
     with torch.inference_mode():
         expected = shipped.result()

@@ -1,8 +1,8 @@
 """Stage: the Triton kernels as they are shipped, beside a fixed list of other settings that fit a multiprocessor of
 sm_90 without spilling. A setting is compared with the shipped one's result first; a wrong one is never the best.
 
-The blocks of a row lie scattered, as in a server that has run for a while. Nothing of this runs in the engine: the best
-setting, if it is one in all cells, is to become the default in engines/reference/kernels by hand.
+The blocks of a row are scattered, as in a server that has run for a while. The result is not used by the engine: the
+defaults in engines/reference/kernels are changed by hand, to a setting that is best in all cells.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Bench:
         return self._device.type == "cuda" and torch.cuda.get_device_capability(self._device) >= (9, 0)
 
     def whole_step(self, rows: int, context: int) -> Compared:
-        """Of the whole model: its kernels launched one behind the other, or each while the one before it still ends."""
+        """The whole model, each kernel launched after the previous one has ended or while it ends."""
         from engines.reference.kernels.triton_kernels import TritonKernels
 
         model = build(self._task.setting.large, self._device.type)
@@ -176,7 +176,7 @@ class Bench:
         return torch.randn(shape, dtype=self._dtype, device=self._device)
 
     def _queries(self, tokens: int) -> torch.Tensor:
-        """A part of the fused projection, as in a step."""
+        """A slice of the fused projection, as in a step."""
         c = self._config
         return self._random(tokens, c.heads + 2 * c.kv_heads, c.head_dim)[:, : c.heads]
 
@@ -193,7 +193,7 @@ class Bench:
 
 
 def _afresh(work: Callable[[], object], out: torch.Tensor) -> torch.Tensor:
-    """What the work writes into `out`, and not what was there before."""
+    """The work's output in `out`, which is cleared first."""
     out.fill_(float("nan"))
     work()
     return out.clone()

@@ -1,8 +1,8 @@
 """An attention for transformers' continuous batching where flash-attn is not installed: torch's own FlashAttention.
 
-Left alone, transformers takes `paged|sdpa` there: every query against the KV of all requests, under a mask, and no CUDA
+By default transformers takes `paged|sdpa` there: every query against the KV of all requests, under a mask, and no CUDA
 graphs. A fair comparison needs better, and torch has the missing kernel: FlashAttention for
-sequences of different lengths. This registers it, the way transformers' AttentionInterface wants it.
+sequences of different lengths. This registers it, as transformers' AttentionInterface requires.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def flash(
 
 
 def paged(attend: Any) -> Any:
-    """What transformers registers as an attention, around one that takes sequences."""
+    """Wraps an attention over sequences into one that transformers can register."""
 
     def forward(
         module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: None, **given: Any
@@ -76,7 +76,7 @@ def paged(attend: Any) -> Any:
 
 
 def disagreement(attend: Any, device: torch.device) -> str:
-    """What is wrong with it on this device, or "": on a prompt, the rest of one, a decode step and a padding row."""
+    """The error of it on this device, or "": on a prompt, the rest of one, a decode step and a padding row."""
     queries, positions = [5, 3, 1, 0], [5, 70, 33, 0]
     torch.manual_seed(0)
     q = torch.randn(sum(queries), 8, 64, dtype=torch.bfloat16, device=device)
