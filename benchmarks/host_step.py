@@ -21,7 +21,7 @@ import torch
 
 from engines.base import SilentObserver
 from engines.garbage import light_garbage_collection
-from engines.loop import Clock, Runtime, WallClock, drive
+from engines.loop import Clock, Instance, WallClock, drive
 from engines.recorder import StepRecorder
 from engines.reference import executor as executing
 from engines.reference.device import Work
@@ -184,7 +184,7 @@ def measure(model: LoadedModel, rows: int, context: int, steps: int, sampling: S
             return Request(incoming.index, context, outputs, prompt=incoming.prompt, sampling=sampling)
 
         with light_garbage_collection():
-            drive(Runtime(scheduler, executor, clock, depth=1), source, make_request, recorder.take, lambda: False)
+            drive(Instance(scheduler, executor, depth=1), source, clock, make_request, recorder.take, lambda: False)
     finally:
         executing.flatten = flatten
     return medians(watch, steps)

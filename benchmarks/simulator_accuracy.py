@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from engines.base import RunRecord, SilentObserver
-from engines.loop import Executor, run_loop
+from engines.loop import Executor, Instance, run_loop
 from engines.reference.executor import TorchExecutor
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.checkpoint import random_checkpoint
@@ -169,8 +169,7 @@ class Bench:
         executor = TorchExecutor(self._model.llama, self._pools[me], max_num_seqs=case.config.max_num_seqs, clock=clock)
         prompts = Prompts(case.plan, self._model.checkpoint.prompt_ids)
         return run_loop(
-            case.config.build(),
-            TakingTurns(executor, turns, me),
+            Instance(case.config.build(), TakingTurns(executor, turns, me)),
             PlanSource(case.plan, self.pacing(case), prompts),
             clock,
             observer,

@@ -90,18 +90,3 @@ def kv_usage(steps: StepArray) -> NDArray[np.float64]:
     used = steps["kv_used_blocks"] + steps["kv_reserved_blocks"] + steps["kv_pending_blocks"]
     usage: NDArray[np.float64] = used / np.maximum(used + steps["kv_cached_blocks"] + steps["kv_free_blocks"], 1)
     return usage
-
-
-def check_identities(steps: StepArray, max_num_seqs: int, kv_blocks: int) -> None:
-    """Raise AssertionError naming the first step whose row does not add up."""
-    waste = sum(steps[name] for name in WASTE)
-    kv = sum(steps[f"kv_{kind}_blocks"] for kind in KV_KINDS)
-    for what, left, right in (
-        ("launched tokens", steps["launched_tokens"], steps["useful_tokens"] + waste),
-        ("slot steps", steps["active_slots"] + steps["dead_slots"] + steps["idle_slots"], max_num_seqs),
-        ("KV blocks", kv, kv_blocks),
-    ):
-        wrong = np.flatnonzero(left != right)
-        if wrong.size:
-            row = steps[wrong[0]]
-            raise AssertionError(f"ledger: {what} do not add up in step {row['step']}: {row}")

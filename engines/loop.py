@@ -1,21 +1,24 @@
-"""The loop every engine of ours runs: schedule -> execute -> update, on a real or a virtual clock."""
+"""The loop every engine of ours runs: schedule -> execute -> update, on a real or a virtual clock.
+
+It drives one Instance, or the two of engines.disaggregated, and may fast-forward where that changes no record.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from engines.base import Observer, RunRecord
 from engines.recorder import StepRecorder
+from engines.scheduling.delivery import Outcome
 from engines.scheduling.plan import StepPlan, StepResult
 from engines.scheduling.request import Request
-from engines.scheduling.scheduler import Outcome, Scheduler
+from engines.scheduling.scheduler import Scheduler
 from workloads.source import Incoming, Source
 
-NAP_NS = 50_000_000  # a wall clock sleeps no longer at a stretch, so that a request to stop is noticed
+NAP_NS = 50_000_000  # a wall clock waits no longer at a time, so that a request to stop is noticed
 
 
 class Clock(Protocol):
@@ -72,80 +75,169 @@ class Executor(Protocol):
         ...
 
     def collect(self) -> StepResult:
-        """The result of the oldest step not yet collected."""
+        """The result of the oldest step not yet collected; waits for it."""
         ...
 
 
-Asked = TypeVar("Asked")  # what the source holds
+Item = TypeVar("Item")  # what the source gives
 Take = Callable[[Outcome, int], None]  # told of every outcome and its time, on the loop's thread
+NextDue = Callable[[], int | None]  # when the source has something next, if that is known
 
 
-@dataclass(frozen=True)
-class Runtime:
-    """What a loop runs on. depth: steps in flight while the next is planned (0, or 1 to overlap the two)."""
+class Instances(Protocol):
+    """What the loop drives: one scheduler and its executor, or several that look like one."""
 
-    scheduler: Scheduler
-    executor: Executor
-    clock: Clock
-    depth: int = 0
+    @property
+    def idle(self) -> bool:
+        """No request and no step is left."""
+        ...
+
+    @property
+    def kv_blocks(self) -> tuple[int, ...]:
+        """Usable blocks of each pool."""
+        ...
+
+    def live_indices(self) -> list[int]: ...
+
+    def submit(self, request: Request, now_ns: int) -> Outcome: ...
+
+    def abort(self, index: int) -> Outcome: ...
+
+    def launch(self, now_ns: int) -> bool:
+        """Plan a step and launch it; False where none can be launched now."""
+        ...
+
+    def collect(self, clock: Clock, next_due: NextDue) -> Iterable[tuple[Outcome, int]]:
+        """Wait until something may happen; the steps that have ended, and when."""
+        ...
+
+
+class Instance:
+    """A scheduler and what computes its steps. depth: steps in flight while the next is planned; 1 overlaps the two."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, depth: int = 0) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+        self._depth = depth
+        self._in_flight = 0
+        self._nothing_to_plan = False  # until the oldest step in flight has ended
+        self.wake_at_ns: int | None = None  # when time alone will admit a request, if nothing could be launched
+
+    @property
+    def idle(self) -> bool:
+        return self.scheduler.idle
+
+    @property
+    def kv_blocks(self) -> tuple[int, ...]:
+        return (self.scheduler.kv.num_blocks,)
+
+    @property
+    def in_flight(self) -> bool:
+        return self._in_flight > 0
+
+    def live_indices(self) -> list[int]:
+        return self.scheduler.live_indices()
+
+    def submit(self, request: Request, now_ns: int) -> Outcome:
+        return self.scheduler.submit(request, now_ns)
+
+    def abort(self, index: int) -> Outcome:
+        return self.scheduler.abort(index)
+
+    def launch(self, now_ns: int) -> bool:
+        self.wake_at_ns = None
+        if self._in_flight > self._depth or self._nothing_to_plan:
+            return False
+        plan = self.scheduler.schedule(now_ns)
+        if plan is None:
+            self.wake_at_ns = self.scheduler.wake_at_ns
+            self._nothing_to_plan = self._in_flight > 0
+            return False
+        self.executor.submit(plan)
+        self._in_flight += 1
+        return True
+
+    def collect(self, clock: Clock, next_due: NextDue) -> Iterable[tuple[Outcome, int]]:
+        if self._in_flight > self._depth or self._nothing_to_plan:
+            return (self.collect_step(clock),)
+        if self._in_flight:
+            return ()  # another may be launched beside it, with what the source has meanwhile
+        # Nothing can run until something comes; the scheduler never leaves a request waiting for nothing.
+        wakes = [ns for ns in (next_due(), self.wake_at_ns) if ns is not None]
+        assert wakes, "nothing runs, nothing is due, and the source is not exhausted"
+        clock.wait_until(min(wakes))
+        return ()
+
+    def collect_step(self, clock: Clock) -> tuple[Outcome, int]:
+        """What the oldest step changed, and when it ended."""
+        result = self.executor.collect()
+        self._in_flight -= 1
+        self._nothing_to_plan = False
+        clock.wait_until(result.end_ns)
+        return self.scheduler.update(result), result.end_ns
+
+
+class FastForward(Protocol):
+    """Takes many steps at once where nothing but decodes can happen. Called before a step is planned, at depth 0."""
+
+    def __call__(self, next_due: NextDue) -> tuple[Outcome, int] | None:
+        """The steps taken, and when the last of them ended; None: the next step must be planned."""
+        ...
 
 
 def run_loop(
-    scheduler: Scheduler,
-    executor: Executor,
+    instances: Instances,
     source: Source[Incoming],
     clock: Clock,
     observer: Observer,
     *,
     planned: int,
     make_request: Callable[[Incoming], Request],
-    depth: int = 0,
+    fast_forward: FastForward | None = None,
 ) -> RunRecord:
     """Run until the source is exhausted and every request has ended, or until the observer asks to stop."""
-    recorder = StepRecorder(observer, planned, scheduler.kv.num_blocks, thinned=isinstance(clock, VirtualClock))
-    runtime = Runtime(scheduler, executor, clock, depth)
-    stopped = drive(runtime, source, make_request, recorder.take, lambda: observer.stopping)
+    recorder = StepRecorder(observer, planned, *instances.kv_blocks, thinned=isinstance(clock, VirtualClock))
+    stopped = drive(
+        instances, source, clock, make_request, recorder.take, lambda: observer.stopping, fast_forward=fast_forward
+    )
     return recorder.record(interrupted=stopped)
 
 
 def drive(
-    runtime: Runtime,
-    source: Source[Asked],
-    make_request: Callable[[Asked], Request],
+    instances: Instances,
+    source: Source[Item],
+    clock: Clock,
+    make_request: Callable[[Item], Request],
     take: Take,
     stop: Callable[[], bool],
+    *,
+    fast_forward: FastForward | None = None,
 ) -> bool:
     """The loop itself. True where it was told to stop, and has aborted what was left."""
-    scheduler, executor, clock = runtime.scheduler, runtime.executor, runtime.clock
-    in_flight = 0
+
+    def record(outcome: Outcome, at_ns: int) -> None:
+        for request in outcome.finished:
+            source.completed(request.index, at_ns)
+        take(outcome, at_ns)
+
     stopping = False
     while True:
         now_ns = clock.now_ns()
         stopping = stopping or stop()
-        new, aborted = ([], scheduler.live_indices()) if stopping else source.poll(now_ns)
-        outcomes = [scheduler.submit(make_request(one), now_ns) for one in new]
-        outcomes += [scheduler.abort(index) for index in aborted]
-        for outcome in outcomes:
-            for request in outcome.finished:
-                source.completed(request.index, now_ns)
-            take(outcome, now_ns)
+        new, aborted = ([], instances.live_indices()) if stopping else source.poll(now_ns)
+        for item in new:
+            record(instances.submit(make_request(item), now_ns), now_ns)
+        for index in aborted:
+            record(instances.abort(index), now_ns)
+        if fast_forward is not None and not stop() and (skipped := fast_forward(source.next_due_ns)) is not None:
+            record(*skipped)
+            continue
+        instances.launch(clock.now_ns())
+        if instances.idle and (stopping or source.exhausted):
+            return stopping
+        for outcome, end_ns in instances.collect(clock, _never_due if stopping else source.next_due_ns):
+            record(outcome, end_ns)
 
-        plan = scheduler.schedule(clock.now_ns())
-        if plan is not None:
-            executor.submit(plan)
-            in_flight += 1
-        if in_flight > runtime.depth or (in_flight and plan is None):
-            result = executor.collect()
-            in_flight -= 1
-            clock.wait_until(result.end_ns)
-            outcome = scheduler.update(result)
-            for request in outcome.finished:
-                source.completed(request.index, result.end_ns)
-            take(outcome, result.end_ns)
-        elif in_flight == 0:
-            if scheduler.idle and (stopping or source.exhausted):
-                return stopping
-            # Nothing can run until something comes; the scheduler never leaves a request waiting for nothing.
-            wakes = [ns for ns in (source.next_due_ns(), scheduler.wake_at_ns) if ns is not None]
-            assert wakes, "nothing runs, nothing is due, and the source is not exhausted"
-            clock.wait_until(min(wakes))
+
+def _never_due() -> None:
+    """Of a source that is no longer polled."""

@@ -1,8 +1,8 @@
-"""Recorder: turns what the scheduler reports into the rows, ledger and signals of a RunRecord, and tells the observer.
+"""StepRecorder: the scheduler's outcomes become rows, ledger and signals of a RunRecord, and the observer is told.
 
-The ledger rows of a step are handed on before the requests that ended in it, so that whatever a crash leaves on disk,
-a request's token events never point at steps that are not there. Where two instances run beside each other a step may
-end before one that was launched earlier: its row waits for that one, and so does who ended in it.
+The ledger rows of a step are passed on before the requests that ended in it, so that whatever a crash leaves on disk,
+a request's token events never point at steps that are not there. Where two instances run side by side, a step may end
+before one that was launched earlier: its row waits for that one, and so do the requests that ended in it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from engines.base import Observer, RunRecord, Signal
 from engines.ledger import LEDGER, StepArray
 from engines.request_table import RequestRow, RequestTable, Status
+from engines.scheduling.delivery import Outcome
 from engines.scheduling.request import Request
-from engines.scheduling.scheduler import Outcome
 from engines.step_runs import StepRuns
 from workloads.columns import IntColumn
 
 SIGNAL_PERIOD_NS = 250_000_000
 CHUNK_STEPS = 256
-THINNING = 1000  # of a virtual run: what is past is sampled so finely, and no finer
+THINNING = 1000  # samples of a virtual run's past
 
 _STATUS: dict[str | None, Status] = {"stop": "completed", "length": "completed", "aborted": "cancelled"}
 
@@ -78,6 +78,9 @@ class StepRecorder:
 
     def take(self, outcome: Outcome, now_ns: int) -> None:
         """Record a step's ledger row, if it has one, and the requests that ended."""
+        if outcome.skipped_steps is not None:
+            self._take_skipped(outcome.skipped_steps, outcome.finished)
+            return
         if outcome.ledger_row is not None:
             self._keep(outcome.ledger_row, 1)
             self._signals.add(outcome)
@@ -88,8 +91,8 @@ class StepRecorder:
         if now_ns >= self._signals.due_ns:
             self._sample(now_ns)
 
-    def take_stretch(self, steps: StepArray, finished: Iterable[Request]) -> None:
-        """As so many take(): steps in which nobody got a first token, and in the last of which some ended."""
+    def _take_skipped(self, steps: StepArray, finished: Iterable[Request]) -> None:
+        """As take() of each step. In none of them a request gets its first token; `finished` end in the last."""
         while len(steps):
             until = int(np.searchsorted(steps["end_ns"], self._signals.due_ns)) + 1
             now, steps = steps[:until], steps[until:]
@@ -256,7 +259,7 @@ class _Signals:
                 self._ttfts_ms.append((request.first_ns - request.sent_ns) / 1e6)
 
     def add_steps(self, steps: StepArray) -> None:
-        """As add() of each, where there is one instance and nobody got a first token."""
+        """As add() of each, where there is one instance and no request gets its first token."""
         ends_ns, decode_rows = steps["end_ns"], steps["decode_rows"].astype(np.int64)
         self._rows[0] = steps[-1]
         self._busy_ns += int(steps["busy_ns"].sum())

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from engines.base import RunRecord, SilentObserver
-from engines.loop import Clock, WallClock, run_loop
+from engines.loop import Clock, Instance, WallClock, run_loop
 from engines.reference.executor import TorchExecutor
 from engines.reference.kernels.choose import choose_kernels
 from engines.reference.kv_pool import KVPool
@@ -134,14 +134,12 @@ def decode(
     clock.restart()
     executor.restart()
     record = run_loop(
-        config.build(frozenset()),
-        PromptsSkipped(executor, clock),
+        Instance(config.build(frozenset()), PromptsSkipped(executor, clock), depth=int(llama.device.type == "cuda")),
         PlanSource(plan, Pacing(plan.arrivals_ugap), Prompts(plan, model.checkpoint.prompt_ids)),
         clock,
         SilentObserver(),
         planned=rows,
         make_request=make,
-        depth=1 if llama.device.type == "cuda" else 0,
     )
     outputs = [np.asarray(one.tokens)[context + 1 : context + 1 + steps].tolist() for one in requests]
     return Decoded(record, outputs, rows, graphs=bool(graph_sizes))

@@ -25,9 +25,9 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from engines.base import Observer, RunRecord
-from engines.disaggregated import Instance, TwoInstances, run_disaggregated
+from engines.disaggregated import TimedInstance, TwoInstances
 from engines.garbage import light_garbage_collection
-from engines.loop import WallClock
+from engines.loop import WallClock, run_loop
 from engines.reference.engine import ReferenceEngine
 from engines.reference.executor import TorchExecutor
 from engines.reference.kv_capacity import free_bytes, kv_block_bytes, require_memory
@@ -103,7 +103,7 @@ class DisaggregatedReferenceEngine:
             self.clock.restart()
             self._prefill.executor.restart()
             self._decode.executor.restart()
-            return run_disaggregated(
+            return run_loop(
                 TwoInstances(prefill, decode, link),
                 PlanSource(plan, pacing, prompts),
                 self.clock,
@@ -112,10 +112,10 @@ class DisaggregatedReferenceEngine:
                 make_request=self._decode.request,
             )
 
-    def _instance(self, name: str, engine: ReferenceEngine, scheduler: Scheduler, stack: ExitStack) -> Instance:
+    def _instance(self, name: str, engine: ReferenceEngine, scheduler: Scheduler, stack: ExitStack) -> TimedInstance:
         worker: Worker[StepResult] = stack.enter_context(Worker(name, self._threads, self.clock))
         worker.call(engine.warm_up)  # one-time costs of a new thread must not enter a TTFT
-        return Instance(scheduler, ThreadedExecutor(engine.executor, worker))
+        return TimedInstance(scheduler, ThreadedExecutor(engine.executor, worker))
 
     @property
     def _threads(self) -> int:

@@ -9,7 +9,7 @@ import torch
 
 from engines.base import Observer, RunRecord
 from engines.garbage import light_garbage_collection
-from engines.loop import Runtime, WallClock, run_loop
+from engines.loop import Instance, WallClock, run_loop
 from engines.reference.executor import TorchExecutor
 from engines.reference.graphs import choose_sizes
 from engines.reference.kernels.choose import choose_kernels
@@ -90,24 +90,21 @@ class ReferenceEngine:
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
         prompts = Prompts(plan, self._model.checkpoint.prompt_ids, self._prompt_seed)
         with light_garbage_collection():  # a pause would raise TPOT; the full collection comes before time 0
-            runtime = self.runtime()
             return run_loop(
-                runtime.scheduler,
-                runtime.executor,
+                self.instance(),
                 PlanSource(plan, pacing, prompts),
-                runtime.clock,
+                self.clock,
                 observer,
                 planned=len(plan),
                 make_request=self.request,
-                depth=runtime.depth,
             )
 
-    def runtime(self) -> Runtime:
+    def instance(self) -> Instance:
         """For a loop with another source: an idle scheduler, and the clock at zero."""
         scheduler = self._config.build(frozenset(self._model.checkpoint.eos_ids))
         self.clock.restart()
         self.executor.restart()
-        return Runtime(scheduler, self.executor, self.clock, depth=self._depth)
+        return Instance(scheduler, self.executor, self._depth)
 
     def warm_up(self) -> None:
         """Synthetic steps, so that one-time work (compiling kernels, touching memory first) is in no TTFT."""

@@ -1,4 +1,4 @@
-"""SchedulerConfig: every knob of the scheduler, checked, and the scheduler it describes."""
+"""SchedulerConfig: every setting of a scheduler, checked, and the scheduler it describes. DisaggregatedConfig: two."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from engines.base import EngineError
 from engines.scheduling.kv import KVManager
+from engines.scheduling.plan import StepNumbers
+from engines.scheduling.policies import Policies
 from engines.scheduling.policies.admission import Admission, FullPrompt, FullReserve, Optimistic, Peak
 from engines.scheduling.policies.batching import Batching, Continuous, PaddedStatic, Static
 from engines.scheduling.policies.order import (
@@ -34,9 +35,9 @@ from engines.scheduling.policies.preemption import (
     Victims,
 )
 from engines.scheduling.resource_gate import Quota, Quotas, ResourceGate
-from engines.scheduling.scheduler import Scheduler, StepNumbers
-from engines.scheduling.seating import Policies, Seating
+from engines.scheduling.scheduler import Scheduler
 from engines.scheduling.slots import Slots
+from workloads.errors import CbbenchError
 
 AdmissionName = Literal["full-prompt", "full-reserve", "optimistic", "peak"]
 OrderName = Literal["fcfs", "shortest-prompt", "shortest-known", "shortest-predicted", "priority", "fair"]
@@ -44,7 +45,7 @@ OrderName = Literal["fcfs", "shortest-prompt", "shortest-known", "shortest-predi
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Raises EngineError, naming the flag, where settings contradict each other."""
+    """Raises CbbenchError, naming the field, where settings contradict each other."""
 
     kv_blocks: int  # usable; the dummy block is extra
     max_model_len: int
@@ -72,36 +73,38 @@ class SchedulerConfig:
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for flag in ("kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size"):
-            if getattr(self, flag) < 1:
-                raise EngineError(f"--{flag.replace('_', '-')}: must be at least 1, got {getattr(self, flag)}")
+        for name in ("kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size"):
+            if getattr(self, name) < 1:
+                raise CbbenchError(name, f"must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.watermark < 1:
-            raise EngineError(f"--watermark: must be a share of the KV blocks, 0 <= w < 1, got {self.watermark}")
+            raise CbbenchError("watermark", f"must be a share of the KV blocks, 0 <= w < 1, got {self.watermark}")
         if self.max_num_batched_tokens < self.max_num_seqs:
-            raise EngineError(
-                f"--max-num-batched-tokens: {self.max_num_batched_tokens} is less than --max-num-seqs "
-                f"{self.max_num_seqs}, so a full batch could not decode; raise it to at least {self.max_num_seqs}"
+            raise CbbenchError(
+                "max_num_batched_tokens",
+                f"{self.max_num_batched_tokens} is less than `max_num_seqs` {self.max_num_seqs}, so a full batch could "
+                f"not decode; raise it to at least {self.max_num_seqs}",
             )
         if list(self.prompt_buckets) != sorted(set(self.prompt_buckets)) or any(b < 1 for b in self.prompt_buckets):
-            raise EngineError(
-                f"--prompt-buckets: want ascending prompt lengths like 512,4096, got {self.prompt_buckets}"
+            raise CbbenchError(
+                "prompt_buckets", f"must be ascending prompt lengths like 512,4096, got {self.prompt_buckets}"
             )
         if self.on_kv_pressure == "swap" and self.swap_blocks < 1:
-            raise EngineError(
-                "--on-kv-pressure swap: needs --swap-blocks N, the number of KV blocks to keep on the host"
+            raise CbbenchError(
+                "on_kv_pressure", "swap needs `swap_blocks` N, the number of KV blocks to keep on the host"
             )
         if self.max_prompt_chunk is not None and not self.chunked_prefill:
-            raise EngineError("--max-prompt-chunk: means nothing with --no-chunked-prefill; drop one of them")
+            raise CbbenchError("max_prompt_chunk", "means nothing with `chunked_prefill` off; drop one of them")
         if self.preempt_for_priority and self.order != "priority":
-            raise EngineError(f"--preempt-for-priority: needs --order priority, got --order {self.order}")
+            raise CbbenchError("preempt_for_priority", f"needs `order` priority, got `order` {self.order}")
         self._check_implied_admission()
 
     def _check_implied_admission(self) -> None:
-        implied_by = {self.mode == "static": "--mode static", self.on_kv_pressure == "delay": "--on-kv-pressure delay"}
+        implied_by = {self.mode == "static": "`mode` static", self.on_kv_pressure == "delay": "`on_kv_pressure` delay"}
         if True in implied_by and self.admission not in (None, "full-reserve"):
-            raise EngineError(
-                f"--admission: {implied_by[True]} implies full-reserve (a seated request must never run short), "
-                f"got {self.admission}; drop the flag or say full-reserve"
+            raise CbbenchError(
+                "admission",
+                f"{implied_by[True]} implies full-reserve (a running request must never lack a block), got "
+                f"{self.admission}; drop it or say full-reserve",
             )
 
     @property
@@ -117,7 +120,7 @@ class SchedulerConfig:
         source: Scheduler | None = None,
     ) -> Scheduler:
         """source: the instance that hands requests over to this one, if there is one; they share `numbers`."""
-        rows = Slots(self.max_num_seqs)
+        slots = Slots(self.max_num_seqs)
         kv = KVManager(
             self.kv_blocks,
             self.block_size,
@@ -128,7 +131,7 @@ class SchedulerConfig:
             source=None if source is None else source.kv,
         )
         gate = ResourceGate(
-            rows,
+            slots,
             kv,
             Quotas(self.quotas),
             max_num_batched_tokens=self.max_num_batched_tokens,
@@ -142,11 +145,19 @@ class SchedulerConfig:
             pressure=self._pressure(),
             victims=self._victims(),
             skip_ahead=SkipAhead(self.skip_ahead),
-            yielding=PriorityPreemption() if self.preempt_for_priority else NoPriorityPreemption(),
+            priority=PriorityPreemption() if self.preempt_for_priority else NoPriorityPreemption(),
         )
-        instance, first_slot = (0, 0) if source is None else (1, source.rows.num_slots)
-        seating = Seating(rows, kv, gate, policies, instance=instance, first_slot=first_slot)
-        return Scheduler(seating, eos_ids, numbers)
+        instance, first_slot = (0, 0) if source is None else (1, source.slots.num_slots)
+        return Scheduler(
+            slots,
+            kv,
+            gate,
+            policies,
+            eos_ids=eos_ids,
+            numbers=numbers,
+            instance=instance,
+            first_slot=first_slot,
+        )
 
     def _batching(self) -> Batching:
         if self.mode == "continuous":
@@ -212,7 +223,7 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class DisaggregatedConfig:
-    """Two instances of one engine. EngineError, naming the flag, where a setting makes no sense for them."""
+    """A prefill and a decode instance of one engine. Raises CbbenchError where a setting makes no sense for them."""
 
     prefill: SchedulerConfig
     decode: SchedulerConfig
@@ -221,17 +232,20 @@ class DisaggregatedConfig:
         assert self.prefill.block_size == self.decode.block_size, "a block is copied as it is"
         for one in (self.prefill, self.decode):
             if one.mode == "static":
-                raise EngineError("--disaggregate: needs --mode continuous: a static batch computes its prompts itself")
+                raise CbbenchError(
+                    "disaggregate", "needs `mode` continuous: a static batch computes its prompts itself"
+                )
             if one.on_kv_pressure == "swap":
-                raise EngineError(
-                    "--disaggregate: goes with --on-kv-pressure recompute, delay or reject, got swap: KV that left the "
-                    "prefill instance is on no host"
+                raise CbbenchError(
+                    "disaggregate",
+                    "goes with `on_kv_pressure` recompute, delay or reject, got swap: KV that left the prefill "
+                    "instance is on no host",
                 )
 
     def build(self, eos_ids: frozenset[int] = frozenset()) -> tuple[Scheduler, Scheduler]:
         """(prefill, decode), which number their steps together."""
         numbers = StepNumbers()
         prefill = self.prefill.build(eos_ids, numbers=numbers)
-        # Here a prompt is only ever computed again, and that is always split: none is too long for a step.
+        # The decode instance only ever computes a prompt again, and that is always split: none is too long for a step.
         decode = replace(self.decode, chunked_prefill=True)
         return prefill, decode.build(eos_ids, numbers=numbers, source=prefill)

@@ -1,14 +1,14 @@
-"""Handover: a request goes from the instance that computed its prompt to the one that decodes it.
+"""KV transfers: a request goes from the instance that computed its prompt to the one that decodes it.
 
-    prefill instance                                 decode instance
-    seat ── first token ──► gone, its blocks kept ─► Waiting ── the gate ──► seat, blocks of its own
-                                       │                                       │
-                                       └───────────── Transfer ───────────────►┘ here: it decodes from now on
-                              given back ◄───────────────┘ when all has arrived
+    prefill instance                                  decode instance
+    slot ── first token ──► gone, its blocks kept ──► Waiting ── admit ──► slot, blocks of its own
+                                       │                                     │
+                                       └───────────── Transfer ─────────────►┘ complete: it decodes from now on
+                              given back ◄──────────────┘ when complete
 
-To the decode instance it is a request that was swapped out, only that its KV is in another instance's pool and not on
-the host. So until there is room for it there, its blocks stay where they are, and the prefill instance has fewer for
-new prompts: back-pressure, and never a drop.
+To the decode instance it is a request that was swapped out, with its KV in another instance's pool instead of on the
+host. So until the decode instance has room for it, its blocks stay where they are, and the prefill instance has fewer
+for new prompts: back-pressure, and no request is dropped.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from engines.scheduling.slots import Slots
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """KV of a request on its way into the blocks of the seat it has been given."""
+    """KV of a request on its way into the blocks of its slot at the decode instance."""
 
     request: Request
     slot: int
-    sources: list[int]  # blocks of the instance it comes from
-    targets: list[int]  # as many of the one it goes to
+    sources: list[int]  # blocks of the prefill instance
+    targets: list[int]  # as many of the decode instance
 
 
 class Arrivals:
-    """Seats whose KV is on its way from another instance. Until it is there, nobody else gets them or their blocks."""
+    """Slots whose KV is on its way from the prefill instance. Until it is complete, slot and blocks stay taken."""
 
-    def __init__(self, rows: Slots, kv: KVManager) -> None:
-        self._rows = rows
+    def __init__(self, slots: Slots, kv: KVManager) -> None:
+        self._slots = slots
         self._kv = kv
-        self._transfers: dict[int, Transfer] = {}  # by seat
+        self._transfers: dict[int, Transfer] = {}  # by slot
         self._not_started: list[Transfer] = []  # of these
 
     def __bool__(self) -> bool:
@@ -47,29 +47,29 @@ class Arrivals:
     def __contains__(self, slot: int) -> bool:
         return slot in self._transfers
 
-    def send_for(self, request: Request) -> None:
-        """It has just been seated, with blocks of its own."""
+    def request_kv(self, request: Request) -> None:
+        """It has just been admitted, with blocks of its own."""
         slot = request.slot
         transfer = Transfer(request, slot, request.host_blocks, self._kv.blocks(slot))
-        self._rows.arriving[slot] = True
+        self._slots.arriving[slot] = True
         self._transfers[slot] = transfer
         self._not_started.append(transfer)
 
     def take(self) -> list[Transfer]:
-        """Those that can start now."""
+        """Transfers to start now."""
         transfers, self._not_started = self._not_started, []
         return transfers
 
     def end(self, transfer: Transfer) -> None:
-        """All of it is here, so that where it came from need not keep it."""
+        """The transfer is complete; the prefill instance need not keep the blocks."""
         del self._transfers[transfer.slot]
-        self._rows.arriving[transfer.slot] = False
+        self._slots.arriving[transfer.slot] = False
         self._kv.host.release(transfer.sources)
 
     @property
     def sources(self) -> list[int]:
-        """Blocks that are still wanted where they are kept."""
+        """Blocks that the prefill instance must keep."""
         return [block for transfer in self._transfers.values() for block in transfer.sources]
 
     def check_invariants(self) -> None:
-        assert sorted(self._transfers) == np.flatnonzero(self._rows.arriving).tolist()
+        assert sorted(self._transfers) == np.flatnonzero(self._slots.arriving).tolist()

@@ -31,12 +31,12 @@ class StepPlan:
     step: int  # counts from 1
     now_ns: int
     requests: Sequence[Request]  # [rows]
-    slots: IntArray  # [rows] the seat of each row
+    slots: IntArray  # [rows] the slot of each row
     starts: IntArray  # [rows] first position computed now
     counts: IntArray  # [rows] positions computed now, >= 0 (0: a padded row whose columns are all padding)
     padding: IntArray  # [rows] padding tokens launched before the row's own
     samples: NDArray[np.bool_]  # [rows] True where the row's last position gives the request's next token
-    dead_slots: IntArray  # [dead rows] seats of finished requests that are launched all the same
+    dead_slots: IntArray  # [dead rows] slots of finished requests that are launched all the same
     dead_lengths: IntArray  # [dead rows] KV positions such a row still attends to
     dead_tokens: int  # tokens launched in each dead row
     tables: Tables  # [max_num_seqs, max blocks per sequence], by reference: indexed by slot
@@ -58,3 +58,10 @@ class StepResult:
     end_ns: int
     busy_ns: int  # time the device worked for this step
     bucket_padding_tokens: int = 0  # launched beyond the plan, to fill up a shape that can be launched
+
+
+@dataclass(slots=True)
+class StepNumbers:
+    """Numbers of steps: 1, 2, 3, ... in the order of their launch, over all instances that share this."""
+
+    last: int = 0

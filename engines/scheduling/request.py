@@ -1,12 +1,12 @@
 """Request: the life of one request inside the scheduler.
 
-    NEW --> WAITING --seat--> RUNNING --finish--> FINISHED
-               ^                 |
-               +---- preempt ----+     (a new or waiting one may finish too: reject, abort)
+    NEW --> WAITING --admit--> RUNNING --finish--> FINISHED
+               ^                  |
+               +---- preempt -----+     (a new or waiting one may finish too: reject, abort)
 
 One inequality explains it: 0 <= computed <= known <= prompt_tokens + max_output_tokens. `computed` positions are in KV;
-`known` tokens have a value, or a launched step is sampling it. While a request sits, both live in the scheduler's
-columns (rows.py); while it waits, nothing is computed and `known` is derived here.
+`known` tokens have a value, or a launched step is sampling it. While a request runs, both are columns of its slot
+(slots.py); while it waits, nothing is computed and `known` is derived here.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Request:
     """Mutable, owned by the scheduler. Others read it."""
 
     __slots__ = (
+        "admitted_step",
         "bucket",
-        "bypassed",
         "computed_peak",
         "error",
         "event_runs",
@@ -70,7 +70,6 @@ class Request:
         "sampled_step",
         "sampling",
         "scheduled_ns",
-        "seated_step",
         "sent_ns",
         "sequence",
         "slot",
@@ -79,6 +78,7 @@ class Request:
         "submitted_ns",
         "swapped_positions",
         "tenant",
+        "times_skipped",
         "tokens",
         "transfer_asked_ns",
         "transfer_ended_ns",
@@ -120,14 +120,14 @@ class Request:
         self.rank = 0.0  # set once at submit by the order policy
         self.sequence = 0  # order of submission, which breaks ties
         self.bucket = 0  # which prompts it is batched with
-        self.bypassed = 0  # requests that went before it while it was the head of its queue and did not fit
+        self.times_skipped = 0  # requests admitted before it while it was the head of its queue and lacked KV
         self.output_tokens = 0  # delivered
-        self.output_limit = max_output_tokens  # where it is: an instance that computes prompts alone makes but one
+        self.output_limit = max_output_tokens  # of the instance it is at: a prefill instance makes one token
         self.pending = 0  # being sampled by a launched step
         self.computed_peak = 0  # positions below it were computed once already; computing them again is waste
         self.host_blocks: list[int] = []  # where its KV is while it is swapped out, or at the instance it comes from
         self.swapped_positions = 0  # how many positions those hold
-        self.resumes_first = False  # swapped out under pressure: gets its blocks back before anybody is admitted
+        self.resumes_first = False  # swapped out under pressure: admitted before all that hold no KV
         self.preemptions = 0
         self.finish_reason: str | None = None
         self.error: str | None = None
@@ -137,12 +137,12 @@ class Request:
         self.transfer_ended_ns: int | None = None
         self.event_runs: list[list[int]] = []  # [[first step, number of consecutive steps], ...] that gave a token
         self.stints: list[Stint] = []
-        self.seated_step = 0
+        self.admitted_step = 0
         self.sampled_step = 0
 
     @property
     def queue(self) -> str:
-        """The queue it waits in: requests of other queues are not held back behind it."""
+        """The queue it waits in; it holds back no request of another queue."""
         return f"{self.tenant}/{self.bucket}"
 
     @property
@@ -157,7 +157,7 @@ class Request:
 
     @property
     def fresh(self) -> bool:
-        """It never sat anywhere."""
+        """It was never admitted."""
         return self.preemptions == 0 and self.output_tokens == 0
 
     @property

@@ -1,7 +1,7 @@
-"""ResourceGate: the one place where seats, step tokens, KV blocks, context and tenant quotas are granted.
+"""ResourceGate: the one place where slots, step tokens, KV blocks, context and tenant quotas are granted.
 
-It sits below every policy. A policy may rank, veto or ask; whatever it asks, nothing passes the gate that the
-resources do not hold. So no priority and no mode can bypass total protection: there is no other door.
+It is below every policy. A policy may rank, veto or ask for blocks; whatever it asks, the gate grants only what there
+is. So no priority and no mode can overcommit the engine or pass a quota.
 """
 
 from __future__ import annotations
@@ -18,9 +18,137 @@ from engines.scheduling.slots import Slots
 NS = 1_000_000_000
 
 
+@dataclass(slots=True)
+class AdmissionBudget:
+    """What a step leaves for waiting requests."""
+
+    tokens: int
+    set_aside: int  # available blocks that running requests take in this step
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a waiting request is not admitted now."""
+
+    why: Blocked
+    until_ns: int | None = None  # when the passing of time alone will end it
+    needs_blocks: int = 0  # where KV is short: available blocks that the request needs
+
+    @property
+    def lacks_kv(self) -> bool:
+        return self.why is Blocked.KV or self.why is Blocked.WATERMARK
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a request gets when it is admitted."""
+
+    takes: int  # tokens of this step
+    computed: int  # positions that are in KV already: shared, or copied back
+    hits: list[int]  # blocks of other requests that it shares
+    reserve: int  # blocks in all, hits included
+
+
+class ResourceGate:
+    def __init__(
+        self,
+        slots: Slots,
+        kv: KVManager,
+        quotas: Quotas,
+        *,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        chunked: bool,
+    ) -> None:
+        self._slots = slots
+        self._kv = kv
+        self._quotas = quotas
+        self._max_model_len = max_model_len
+        self._chunked = chunked
+        self.budget = max_num_batched_tokens
+
+    @property
+    def has_quotas(self) -> bool:
+        return bool(self._quotas)
+
+    def never_fits(self, request: Request) -> str | None:
+        """Why this request can never run, with the numbers, or None. Asked at submit, so no request waits for ever."""
+        prompt, output = request.prompt_tokens, request.max_output_tokens
+        if prompt < 1 or output < 1:
+            return f"needs at least 1 prompt and 1 output token, got {prompt} + {output}"
+        if prompt + output > self._max_model_len:
+            return (
+                f"exceeds_context: {prompt} prompt + {output} output tokens = {prompt + output}, "
+                f"max_model_len is {self._max_model_len}"
+            )
+        blocks = self._kv.blocks_for(request.kv_limit)
+        if blocks > self._kv.num_blocks:
+            return f"exceeds_kv: needs {blocks} blocks ({request.kv_limit} positions), pool has {self._kv.num_blocks}"
+        if not self._chunked and prompt > self.budget:
+            return (
+                f"prompt_exceeds_step_budget: {prompt} prompt tokens, max_num_batched_tokens is {self.budget} "
+                "and chunked prefill is off"
+            )
+        return self._quotas.never_fits(request, blocks)
+
+    def can_allocate(
+        self, request: Request, grant: Grant, *, set_aside: int, watermark: int, now_ns: int
+    ) -> Refusal | None:
+        """None if there are a slot, a quota and blocks for the grant, else what is missing.
+
+        set_aside: available blocks that running requests will take in this very step.
+        watermark: blocks that must stay available; a lone request is held to none, or it might wait for ever.
+        """
+        if self._slots.num_free == 0:
+            return Refusal(Blocked.ROWS)
+        at_ns = self._quotas.admits_at_ns(request, self._kv.blocks_for(request.kv_limit), now_ns)
+        if at_ns is None or at_ns > now_ns:
+            return Refusal(Blocked.QUOTA, at_ns)
+        # hits that no request holds leave the cache, so they count like any other block
+        needs = self.blocks_to_reserve(request, grant) - len(grant.hits) + self._kv.pool.num_cached_of(grant.hits)
+        left = self._kv.available - set_aside - needs
+        if left < 0:
+            return Refusal(Blocked.KV, needs_blocks=needs)
+        if left < watermark and self._slots.num_active > 0:
+            return Refusal(Blocked.WATERMARK, needs_blocks=needs)
+        return None
+
+    def blocks_to_reserve(self, request: Request, grant: Grant) -> int:
+        """Blocks for the request in all: what the admission policy asks, its swapped blocks, or all under a quota."""
+        if self._quotas.reserves(request):
+            return self._kv.blocks_for(request.kv_limit)
+        return max(grant.reserve, len(request.host_blocks))
+
+    def allocate(self, request: Request, grant: Grant) -> None:
+        """Give the request a slot, its blocks and its part of the quota. Checked by can_allocate."""
+        slot = self._slots.take(request, grant.computed)
+        self._kv.open(slot, request, self.blocks_to_reserve(request, grant), grant.hits)
+        self._quotas.admitted(request, self._kv.blocks_for(request.kv_limit))
+
+    def release(self, request: Request, collected: int) -> None:
+        """Take slot, blocks and quota back, behind the last step that has a row for the slot."""
+        slot = request.slot
+        self._quotas.released(request, self._kv.blocks_for(request.kv_limit))
+        self._kv.release(slot, int(self._slots.last_step[slot]), collected)
+        self._slots.release(slot, collected)
+
+    def grow(self, slots: IntArray, ends: IntArray) -> None:
+        """Take the blocks a step needs. The scheduler has made room; asking for more than there is, is a bug there."""
+        self._kv.grow(slots, ends)
+        assert self._kv.available >= 0, "a step took blocks that are reserved for other requests"
+
+    def spend(self, launched_tokens: int) -> int:
+        """Account a step's launched tokens, padding and dead rows included; returns what is left of the budget."""
+        assert launched_tokens <= self.budget, f"step of {launched_tokens} tokens, budget {self.budget}"
+        return self.budget - launched_tokens
+
+    def check_invariants(self) -> None:
+        self._quotas.check_invariants()
+
+
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """None: no limit."""
+    """What one tenant may hold at a time, and how fast it may spend. None: no limit."""
 
     max_num_seqs: int | None = None
     kv_blocks: int | None = None
@@ -39,6 +167,10 @@ UNLIMITED = Quota()
 
 
 class Quotas:
+    """Tokens per second are a debt account: admission charges prompt + largest output, the account recovers at the
+    tenant's rate up to one second's worth, and a tenant in debt is not admitted. So any request can run, and the rate
+    holds."""
+
     def __init__(self, by_tenant: Mapping[str, Quota] | None = None) -> None:
         self._quota = dict(by_tenant or {})
         self._accounts = {t: _Account(tokens=q.tokens_per_s or 0.0) for t, q in self._quota.items()}
@@ -47,19 +179,20 @@ class Quotas:
         return bool(self._quota)
 
     def reserves(self, request: Request) -> bool:
-        """A tenant with a block quota is promised all it may need, so that the quota holds without evicting anybody."""
+        """A tenant with a block quota reserves all it may need, so that the quota holds without a preemption."""
         return self._quota.get(request.tenant, UNLIMITED).kv_blocks is not None
 
-    def refusal(self, request: Request, blocks: int) -> str | None:
+    def never_fits(self, request: Request, blocks: int) -> str | None:
+        """As ResourceGate.never_fits."""
         quota = self._quota.get(request.tenant, UNLIMITED)
         if quota.kv_blocks is not None and blocks > quota.kv_blocks:
             return f"exceeds_quota: needs {blocks} KV blocks, tenant {request.tenant} may hold {quota.kv_blocks}"
         if quota.max_num_seqs == 0:
-            return f"exceeds_quota: tenant {request.tenant} may hold 0 seats"
+            return f"exceeds_quota: tenant {request.tenant} may hold 0 slots"
         return None
 
     def admits_at_ns(self, request: Request, blocks: int, now_ns: int) -> int | None:
-        """now_ns if the tenant may seat it now, a later time if only the rate forbids it, None if a seat must free."""
+        """now_ns if the quota admits it now, a later time if only the rate forbids it, None if a request must end."""
         quota, account = self._quota.get(request.tenant), self._accounts.get(request.tenant)
         if quota is None or account is None:
             return now_ns
@@ -73,20 +206,21 @@ class Quotas:
                 return now_ns + max(1, round(-account.tokens / quota.tokens_per_s * NS))
         return now_ns
 
-    def seated(self, request: Request, blocks: int) -> None:
+    def admitted(self, request: Request, blocks: int) -> None:
         if (account := self._accounts.get(request.tenant)) is not None:
             account.slots += 1
             account.kv_blocks += blocks
             if request.fresh:
                 account.tokens -= request.prompt_tokens + request.max_output_tokens
 
-    def left(self, request: Request, blocks: int) -> None:
+    def released(self, request: Request, blocks: int) -> None:
         if (account := self._accounts.get(request.tenant)) is not None:
             account.slots -= 1
             account.kv_blocks -= blocks
 
     @staticmethod
     def _recover(account: _Account, tokens_per_s: float, now_ns: int) -> None:
+        """Bring the account up to `now_ns`."""
         account.tokens = min(account.tokens + (now_ns - account.at_ns) / NS * tokens_per_s, tokens_per_s)
         account.at_ns = now_ns
 
@@ -97,100 +231,3 @@ class Quotas:
             assert quota.max_num_seqs is None or account.slots <= quota.max_num_seqs, tenant
             assert account.kv_blocks >= 0, tenant
             assert quota.kv_blocks is None or account.kv_blocks <= quota.kv_blocks, tenant
-
-
-@dataclass(frozen=True, slots=True)
-class Denied:
-    why: Blocked
-    until_ns: int | None = None  # when time alone will lift it
-
-
-class ResourceGate:
-    def __init__(
-        self,
-        rows: Slots,
-        kv: KVManager,
-        quotas: Quotas,
-        *,
-        max_num_batched_tokens: int,
-        max_model_len: int,
-        chunked: bool,
-    ) -> None:
-        self._rows = rows
-        self._kv = kv
-        self._quotas = quotas
-        self._max_model_len = max_model_len
-        self._chunked = chunked
-        self.budget = max_num_batched_tokens
-
-    @property
-    def has_quotas(self) -> bool:
-        return bool(self._quotas)
-
-    def refusal(self, request: Request) -> str | None:
-        """Why this request can never run, with the numbers, or None. Decided at submit, so nothing waits for ever."""
-        prompt, output = request.prompt_tokens, request.max_output_tokens
-        if prompt < 1 or output < 1:
-            return f"needs at least 1 prompt and 1 output token, got {prompt} + {output}"
-        if prompt + output > self._max_model_len:
-            return (
-                f"exceeds_context: {prompt} prompt + {output} output tokens = {prompt + output}, "
-                f"max_model_len is {self._max_model_len}"
-            )
-        blocks = self._kv.blocks_for(request.kv_limit)
-        if blocks > self._kv.num_blocks:
-            return f"exceeds_kv: needs {blocks} blocks ({request.kv_limit} positions), pool has {self._kv.num_blocks}"
-        if not self._chunked and prompt > self.budget:
-            return (
-                f"prompt_exceeds_step_budget: {prompt} prompt tokens, max_num_batched_tokens is {self.budget} "
-                "and chunked prefill is off"
-            )
-        return self._quotas.refusal(request, blocks)
-
-    def seat(
-        self, request: Request, promise: int, hits: list[int], *, set_aside: int, watermark: int, now_ns: int
-    ) -> Denied | None:
-        """Seat the request with `hits` shared blocks and `promise` blocks in all, or say what is missing.
-
-        set_aside: available blocks that seated requests will take in this very step.
-        watermark: blocks that must stay available; a lone request is held to none, or it might wait for ever.
-        """
-        if self._rows.num_free == 0:
-            return Denied(Blocked.ROWS)
-        most = self._kv.blocks_for(request.kv_limit)
-        at_ns = self._quotas.admits_at_ns(request, most, now_ns)
-        if at_ns is None or at_ns > now_ns:
-            return Denied(Blocked.QUOTA, at_ns)
-        promise = most if self._quotas.reserves(request) else max(promise, len(request.host_blocks))
-        # hits that nobody holds leave the cache, so they count like any other block
-        needs = promise - len(hits) + self._kv.pool.num_cached_of(hits)
-        left = self._kv.available - set_aside - needs
-        if left < 0:
-            return Denied(Blocked.KV)
-        if left < watermark and self._rows.num_live > 0:
-            return Denied(Blocked.WATERMARK)
-        computed = request.swapped_positions or len(hits) * self._kv.block_size
-        slot = self._rows.seat(request, computed)
-        self._kv.open(slot, request, promise, hits)
-        self._quotas.seated(request, most)
-        return None
-
-    def leave(self, request: Request, collected: int) -> None:
-        """Seat, blocks and quota go back, behind the last step that has a row for the seat."""
-        slot = request.slot
-        self._quotas.left(request, self._kv.blocks_for(request.kv_limit))
-        self._kv.release(slot, int(self._rows.last_step[slot]), collected)
-        self._rows.leave(slot, collected)
-
-    def grow(self, slots: IntArray, ends: IntArray) -> None:
-        """Take the blocks a step needs. The scheduler has made room; asking for more than there is, is its bug."""
-        self._kv.grow(slots, ends)
-        assert self._kv.available >= 0, "a step took blocks that others have been promised"
-
-    def spend(self, launched_tokens: int) -> int:
-        """Account a step's launched tokens, padding and dead rows included; returns what is left of the budget."""
-        assert launched_tokens <= self.budget, f"step of {launched_tokens} tokens, budget {self.budget}"
-        return self.budget - launched_tokens
-
-    def check_invariants(self) -> None:
-        self._quotas.check_invariants()

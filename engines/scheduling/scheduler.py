@@ -1,6 +1,6 @@
 """Scheduler: each step hands out tokens so that what is computed catches up with what is known.
 
-Prefill, chunk, decode and resume after a preemption are one case: a seat wants min(known, kv_limit) - computed tokens.
+Prefill, chunk, decode and resume after a preemption are one case: a slot wants min(known, kv_limit) - computed tokens.
 The caller alternates  schedule(now) -> plan,  update(result) -> outcome;  one more plan may be asked for before the
 result of the last is in (overlap), and everything released waits behind the step that may still write it.
 """
@@ -8,132 +8,122 @@ result of the last is in (overlap), and everything released waits behind the ste
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
 
 from engines.ledger import Blocked
-from engines.scheduling.admitting import admit
-from engines.scheduling.kv_transfer import Transfer
-from engines.scheduling.making_room import make_room, share_again
-from engines.scheduling.plan import NO_MOVES, IntArray, StepPlan, StepResult
+from engines.scheduling.delivery import Outcome, deliver
+from engines.scheduling.kv import KVManager
+from engines.scheduling.plan import IntArray, StepNumbers, StepPlan, StepResult
+from engines.scheduling.policies import Policies
+from engines.scheduling.policies.preemption import Fate
 from engines.scheduling.request import Request, State
-from engines.scheduling.seating import Seating
-from engines.scheduling.step_ledger import StepLedger, Traffic
+from engines.scheduling.resource_gate import AdmissionBudget, Grant, Refusal, ResourceGate
+from engines.scheduling.running import RunningBatch, Shares
+from engines.scheduling.slots import Slots
+from engines.scheduling.step_ledger import StepLedger
+from engines.scheduling.waiting import Waiting
 
 MAX_STEPS_IN_FLIGHT = 2
-NOBODY: IntArray = np.empty(0, dtype=np.int64)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a collected step, an abort or a rejection changed."""
-
-    delivered: list[Request] = field(default_factory=list)  # each got one more output token
-    finished: list[Request] = field(default_factory=list)
-    handed_over: list[Request] = field(default_factory=list)  # delivered their first token here, to go on elsewhere
-    ledger_row: NDArray[np.void] | None = None  # of the collected step
-
-
-@dataclass(frozen=True, slots=True)
-class _Launched:
-    plan: StepPlan
-    tally: StepLedger
-
-
-@dataclass(slots=True)
-class StepNumbers:
-    """What steps are called: 1, 2, 3, ... in the order of their launch, over all instances that share this."""
-
-    last: int = 0
 
 
 class Scheduler:
     def __init__(
-        self, seating: Seating, eos_ids: frozenset[int] = frozenset(), numbers: StepNumbers | None = None
+        self,
+        slots: Slots,
+        kv: KVManager,
+        gate: ResourceGate,
+        policies: Policies,
+        *,
+        eos_ids: frozenset[int] = frozenset(),
+        numbers: StepNumbers | None = None,
+        instance: int = 0,
+        first_slot: int = 0,
     ) -> None:
-        self.seating = seating
-        self.rows = seating.rows
-        self.kv = seating.kv
-        self.gate = seating.gate
-        self._order = seating.policies.order
-        self._eos_ids = eos_ids
-        self._live: dict[int, Request] = {}  # unfinished requests by index
-        self._in_flight: deque[_Launched] = deque()
-        self._submitted = 0
+        """instance, first_slot: of several instances, which one this is, and what its slot 0 is in the records."""
+        self.slots = slots
+        self.kv = kv
+        self.gate = gate
+        self.policies = policies
+        self.waiting = Waiting(policies.order, policies.batching.buckets)
+        self.running = RunningBatch(slots, kv, gate, first_slot)
         self.numbers = numbers or StepNumbers()
         self.num_steps = 0  # launched here
+        self.wake_at_ns: int | None = None  # after a schedule() of None: when time alone will admit a request
+        self._eos_ids = eos_ids
+        self._instance = instance
+        self._live: dict[int, Request] = {}  # unfinished requests by index
+        self._in_flight: deque[tuple[StepPlan, StepLedger]] = deque()
+        self._rejected: list[Request] = []  # under KV pressure; part of the next outcome
+        self._preempted: set[int] = set()  # in this planning: not admitted again in it
+        self._bucket: int | None = None  # whose prompts are admitted and computed in this step; None: all
 
     # -- requests come and go ------------------------------------------------------------------------------------
 
     def submit(self, request: Request, now_ns: int, refused: str | None = None) -> Outcome:
-        """Queue the request; one that can never run is rejected at once, with the numbers. refused: why it never could
-        where it is to go on."""
+        """Queue the request; one that can never run is rejected at once, with the numbers. refused: why it could never
+        run at the instance where it continues."""
         if request.index in self._live:
             raise ValueError(f"request {request.index} is already live")
         request.submitted_ns = now_ns
-        self._register(request)
+        self._live[request.index] = request
         outcome = Outcome()
-        if (reason := refused or self.gate.refusal(request)) is not None:
-            self.seating.traffic.rejected += 1
-            self._end(request, "rejected", outcome, reason)
+        if (reason := refused or self.gate.never_fits(request)) is not None:
+            self.running.traffic.rejected += 1
+            self.end(request, "rejected", outcome, reason)
         else:
-            self.seating.enter(request)
+            self.waiting.add(request)
         return outcome
 
     def receive(self, request: Request) -> None:
-        """Queue a request that another instance has handed over. This one never refuses: it was asked at submit."""
+        """Queue a request that another instance has handed over; at submit it was asked whether it fits here."""
         request.output_limit = request.max_output_tokens
-        self._register(request)
-        self.seating.enter(request)
-
-    def _register(self, request: Request) -> None:
-        request.rank = self._order.rank(request)
-        request.sequence = self._submitted
-        self._submitted += 1
         self._live[request.index] = request
-
-    def take_transfers(self, now_ns: int) -> list[Transfer]:
-        """After schedule(): whose KV is to be fetched from the other instance now."""
-        transfers = self.seating.arrivals.take()
-        for transfer in transfers:
-            transfer.request.transfer_asked_ns = now_ns
-        return transfers
-
-    def arrived(self, transfer: Transfer, at_ns: int) -> None:
-        """All KV of a transfer is here, and the other instance needs to keep it no longer."""
-        transfer.request.transfer_ended_ns = at_ns
-        self.seating.arrived(transfer)
+        self.waiting.add(request)
 
     def ended_elsewhere(self, request: Request) -> None:
-        """A request that was handed over has ended: orders that learn from lengths want to know."""
-        self._order.ended(request)
+        """A request that was handed over has ended; some orders learn from output lengths."""
+        self.policies.order.ended(request)
 
     def abort(self, index: int) -> Outcome:
         """End a request wherever it is. Unknown or ended already: nothing happens."""
         outcome = Outcome()
         if (request := self._live.get(index)) is not None:
-            self._end(request, "aborted", outcome)
+            self.end(request, "aborted", outcome)
         return outcome
 
-    @property
-    def num_waiting(self) -> int:
-        return len(self.seating.waiting)
+    def end(self, request: Request, reason: str, outcome: Outcome, error: str | None = None) -> None:
+        """The request has ended, wherever it is: `outcome` tells of it."""
+        request.finish_reason, request.error = reason, error
+        self._finish(request)
+        outcome.finished.append(request)
+
+    def _finish(self, request: Request) -> None:
+        state, request.state = request.state, State.FINISHED
+        if state is State.WAITING:
+            self.waiting.forget()
+            self.running.forget_swapped(request)
+        elif state is State.RUNNING:
+            self.running.finish(request, holds=self.policies.batching.holds)
+        self.policies.order.ended(request)
+        del self._live[request.index]
 
     @property
     def idle(self) -> bool:
-        return not self._live and not self._in_flight and not self._waits_for_another
+        return not self._live and not self._in_flight and not self._awaits_instance
 
     @property
-    def _waits_for_another(self) -> bool:
-        """Another instance will give back blocks that are kept for it, or KV is on its way from there."""
-        return self.kv.num_kept > 0 or bool(self.seating.arrivals)
+    def _awaits_instance(self) -> bool:
+        """Another instance will free blocks that are kept for it, or KV is on its way from there."""
+        return self.kv.num_kept > 0 or self.running.awaits_kv
 
     @property
-    def wake_at_ns(self) -> int | None:
-        """After a schedule() that returned None: when time alone will let somebody in."""
-        return self.seating.wake_at_ns
+    def num_in_flight(self) -> int:
+        """Steps that are launched and not collected."""
+        return len(self._in_flight)
+
+    @property
+    def has_rejected(self) -> bool:
+        """Requests were rejected under KV pressure; the next outcome tells of them."""
+        return bool(self._rejected)
 
     def live_indices(self) -> list[int]:
         return list(self._live)
@@ -144,160 +134,227 @@ class Scheduler:
         """The next step to launch, or None when nothing can run now."""
         if len(self._in_flight) >= MAX_STEPS_IN_FLIGHT:
             raise RuntimeError(f"{len(self._in_flight)} steps are in flight: collect one first")
-        self.begin()
+        self.begin_step()
         plan = self._plan(now_ns)
-        if plan is None and self.seating.open_all_buckets():
+        if plan is None and self._bucket is not None:
+            self._bucket = None  # nothing of this bucket can run
             plan = self._plan(now_ns)
-        waits_for_nothing = plan is None and self._live and not self._in_flight and self.wake_at_ns is None
-        if waits_for_nothing:
-            assert self._waits_for_another, f"nothing can run, yet {self.num_waiting} wait"
+        if plan is None and self._live and not self._in_flight and self.wake_at_ns is None:
+            assert self._awaits_instance, f"nothing can run, yet {len(self.waiting)} wait"
         return plan
 
-    def begin(self) -> None:
-        """The next step is to be planned."""
-        self.seating.begin(self.numbers.last + 1, self.num_steps + 1)
+    def begin_step(self) -> None:
+        """The next step is planned from here on."""
+        self.running.begin(self.numbers.last + 1)
+        self.wake_at_ns = None
+        self._bucket = None
+        self._preempted.clear()
+        if self.policies.batching.buckets:
+            prefilling = self.slots.bucket[self.slots.in_order()[self.running.wants() > 1]].tolist()
+            self._bucket = self.policies.batching.turn(prefilling, self.waiting.buckets(), self.num_steps + 1)
 
     def _plan(self, now_ns: int) -> StepPlan | None:
-        seating = self.seating
-        shares, evicted = make_room(seating)
-        if evicted:
-            for request in seating.rejected:
-                self._live.pop(request.index, None)
-            seating.traffic.blocked = Blocked.PREEMPTED if self.num_waiting else Blocked.NO
-        elif admit(seating, shares.counts, now_ns):
-            shares = share_again(seating)
-        return self._launch(now_ns, *shares)
+        shares, preempted = self._preempt_until_kv_fits()
+        if preempted:
+            self.running.traffic.blocked = Blocked.PREEMPTED if len(self.waiting) else Blocked.NO
+        elif self._admit_waiting(shares.counts, now_ns):
+            shares = self._share_what_fits()
+        return self._launch(now_ns, shares)
 
-    def _launch(self, now_ns: int, counts: IntArray, padding: IntArray) -> StepPlan | None:
-        rows = self.rows
-        slots = rows.in_order()
-        dead, dead_tokens = NOBODY, 0
-        if rows.num_live < len(slots) or not counts.all():  # not everybody who sits computes something
-            launched = (counts + padding) > 0
-            own = launched & rows.live[slots]
-            dead = slots[launched & ~own]
-            dead_tokens = int(padding[launched & ~own][0]) if len(dead) else 0
-            slots, counts, padding = slots[own], counts[own], padding[own]
-        if not len(slots) and not len(dead):
+    def share(self) -> Shares:
+        """Share the step's tokens among the running requests, in plan order."""
+        computed = self.slots.computed[self.slots.in_order()]
+        return Shares(*self.policies.batching.share(self.running.wants(self._bucket), computed, self.gate.budget))
+
+    def _share_what_fits(self) -> Shares:
+        """The shares after an admission. A request that was admitted before others may get more tokens than it has
+        reserved blocks for; it takes available ones, or computes only what its own blocks hold."""
+        shares = self.share()
+        fits = int(self.running.growth(shares.counts).sum()) <= self.kv.available
+        return shares if fits else self.running.cut_to_available(shares)
+
+    def _preempt_until_kv_fits(self) -> tuple[Shares, bool]:
+        """(shares whose blocks are available, whether a request was preempted for that). No step is planned yet, so a
+        victim is never a row of the plan."""
+        preempted = False
+        while True:
+            shares = self.share()
+            short = int(self.running.growth(shares.counts).sum()) - self.kv.available
+            if short <= 0:
+                return shares, preempted
+            if short <= self.kv.pool.num_pending + self.kv.num_kept:
+                # A step in flight or another instance frees enough: the last rows wait for that, without a preemption.
+                return self.running.cut_to_available(shares), preempted
+            slot = self.policies.victims.choose(self.running.preemptible(), self.slots)
+            victim = self.slots.request_in(slot)
+            self._preempt(victim, self.policies.pressure.fate(victim), resumes_first=True)
+            preempted = True
+
+    def _preempt(self, request: Request, fate: Fate, *, resumes_first: bool) -> None:
+        if fate is Fate.REJECT:
+            held, needs = self.kv.held(request.slot), self.kv.blocks_for(request.kv_limit)
+            request.finish_reason = "rejected"
+            request.error = f"kv_exhausted: holds {held} of {needs} blocks it may need, none is available"
+            self.running.traffic.rejected += 1
+            self._rejected.append(request)
+            self._finish(request)
+            return
+        self._preempted.add(request.index)
+        self.running.preempt(request, fate, resumes_first=resumes_first)
+        self.waiting.push(request)
+
+    def _launch(self, now_ns: int, shares: Shares) -> StepPlan | None:
+        plan = self.running.plan(now_ns, shares)
+        if plan is None:
             return None
-        self.numbers.last += 1
+        self.numbers.last = plan.step
         self.num_steps += 1
-        step = self.numbers.last
-        starts = rows.computed[slots]
-        ends = starts + counts
-        self.gate.grow(slots, ends)
-        moves = self.seating.take_moves()
-        plan = StepPlan(
-            step=step,
-            now_ns=now_ns,
-            requests=[rows.request[slot] for slot in slots.tolist()],
-            slots=slots,
-            starts=starts,
-            counts=counts,
-            padding=padding,
-            samples=(ends == rows.known[slots]) & (counts > 0),
-            dead_slots=dead,
-            dead_lengths=rows.computed[dead],
-            dead_tokens=dead_tokens,
-            swap_out=np.array(moves.out, dtype=np.int64) if moves.out else NO_MOVES,
-            swap_in=np.array(moves.back, dtype=np.int64) if moves.back else NO_MOVES,
-            tables=self.kv.tables,
+        ledger = StepLedger(
+            plan,
+            self.slots,
+            self.kv,
+            self.running.take_traffic(),
+            waiting=len(self.waiting),
+            budget_unused=self.gate.spend(plan.launched_tokens),
+            instance=self._instance,
         )
-        unused = self.gate.spend(plan.launched_tokens)
-        tally = StepLedger(plan, rows, self.kv, self.seating.traffic, self.num_waiting, unused)
-        if self.seating.instance:
-            tally.row["instance"] = self.seating.instance
-        self.seating.traffic = Traffic()
-        rows.computed[slots] = ends
-        rows.known[slots] += plan.samples
-        rows.last_step[slots] = self.seating.launched = step
-        self._in_flight.append(_Launched(plan, tally))
+        self.running.launched(plan)
+        self._in_flight.append((plan, ledger))
         return plan
 
     def update(self, result: StepResult) -> Outcome:
-        """Take the oldest launched step's result: deliver its tokens, end what has ended, let go behind the fence."""
-        launched = self._in_flight.popleft()
-        plan = launched.plan
+        """Take the oldest launched step's result: deliver its tokens, and end what has ended."""
+        plan, ledger = self._in_flight.popleft()
         assert result.step == plan.step, f"result of step {result.step}, expected {plan.step}"
-        self.seating.collected = plan.step
-        self.kv.pool.pass_fence(plan.step)
-        self.rows.pass_fence(plan.step)
+        self.running.collected(plan.step)
         self.kv.publish(plan)
-        outcome = Outcome(finished=self.seating.rejected)
-        self.seating.rejected = []
+        outcome = Outcome(finished=self._rejected)
+        self._rejected = []
         ended = [row for row, request in enumerate(plan.requests) if request.state is State.FINISHED]
         if ended:
-            launched.tally.discard(ended)
-        self._deliver(plan, result, outcome)
-        self._order.served(outcome.delivered)
-        launched.tally.close(result, len(outcome.delivered))
-        outcome.ledger_row = launched.tally.row
+            ledger.discard(ended)
+        for request, reason in deliver(plan, result, self._eos_ids, outcome):
+            self.end(request, reason, outcome)
+        for request in outcome.handed_over:
+            self._hand_over(request)
+        self.policies.order.served(outcome.delivered)
+        ledger.close(result, len(outcome.delivered))
+        outcome.ledger_row = ledger.row
         return outcome
 
-    def _deliver(self, plan: StepPlan, result: StepResult, outcome: Outcome) -> None:
-        """The sampled tokens. This loop is most of what a step costs the host, so the usual token, neither the first
-        after sitting down nor the last, is written here and not a call away."""
-        step, end_ns = result.step, result.end_ns
-        sampled = plan.samples.nonzero()[0].tolist()
-        tokens = [None] * len(sampled) if result.tokens is None else result.tokens.tolist()
-        for row, token in zip(sampled, tokens, strict=True):
-            request = plan.requests[row]
-            outputs = request.output_tokens + 1
-            if (
-                request.state is not State.RUNNING
-                or request.sampled_step == 0
-                or outputs >= request.max_output_tokens
-                or token in self._eos_ids
-            ):
-                if request.state is not State.FINISHED:
-                    self._deliver_one(request, result, token, outcome)
-                continue
-            if token is not None and request.tokens is not None:
-                request.tokens[request.prompt_tokens + outputs - 1] = token
-            run = request.event_runs[-1]
-            if run[0] + run[1] == step:
-                run[1] += 1
-            else:
-                request.event_runs.append([step, 1])
-            request.last_ns = end_ns
-            request.output_tokens = outputs
-            outcome.delivered.append(request)
-
-    def _deliver_one(self, request: Request, result: StepResult, token: int | None, outcome: Outcome) -> None:
-        """One sampled token. An EOS is not shown to the user. At the cap the reason is length, whatever the token."""
-        if request.state is State.WAITING:  # preempted while its token was being sampled
-            request.pending -= 1
-        elif request.sampled_step == 0:
-            request.sampled_step = result.step
-        at_cap = request.output_tokens + 1 >= request.max_output_tokens
-        enough = request.output_tokens >= request.min_output_tokens
-        if token in self._eos_ids and enough and not request.ignore_eos and not at_cap:
-            self._end(request, "stop", outcome)
-            return
-        if token is not None and request.tokens is not None:
-            request.tokens[request.prompt_tokens + request.output_tokens] = token
-        request.deliver(result.step, result.end_ns)
-        outcome.delivered.append(request)
-        if at_cap:
-            self._end(request, "length", outcome)
-        elif request.output_tokens >= request.output_limit:
-            self.seating.hand_over(request)
-            del self._live[request.index]
-            outcome.handed_over.append(request)
-
-    def _end(self, request: Request, reason: str, outcome: Outcome, error: str | None = None) -> None:
-        request.finish_reason, request.error = reason, error
-        self.seating.finish(request)
+    def _hand_over(self, request: Request) -> None:
+        """One that was preempted while its first token was sampled has no KV here: it is computed again there."""
+        if request.state is State.WAITING:
+            self.waiting.take_out(request)
+        else:
+            self.running.hand_over(request)
+        request.state = State.NEW
         del self._live[request.index]
-        outcome.finished.append(request)
+
+    # -- admission -----------------------------------------------------------------------------------------------
+
+    def _admit_waiting(self, counts: IntArray, now_ns: int) -> bool:
+        """Admit waiting requests in order while slots, tokens and KV last, beside `counts` tokens of the running ones.
+        True if the running batch has changed.
+
+        The first request that does not fit holds back all behind it in its queue and in those of later turn; a tenant
+        at its quota holds back its own queue alone.
+        """
+        if not len(self.waiting):
+            return False
+        held_back = self.waiting.queues_outside(self._bucket)
+        skipped: list[Request] = []
+        changed = False
+        budget = self.admission_budget(counts)
+        while (head := self.waiting.head(held_back)) is not None:
+            verdict = self.can_admit(head, budget, now_ns)
+            if isinstance(verdict, Grant):
+                self._admit(head, verdict, budget)
+                for one in skipped:
+                    one.times_skipped += 1
+                changed = True
+            elif self._preempt_for(head, verdict):
+                changed = True
+                budget = self.admission_budget(self.share().counts)
+            else:
+                self._note(verdict)
+                if verdict.why is Blocked.QUOTA:
+                    held_back.add(head.queue)
+                elif verdict.lacks_kv and self.policies.skip_ahead.may_skip(head):
+                    self.waiting.pop(head)
+                    skipped.append(head)
+                else:
+                    break
+        for one in skipped:
+            self.waiting.push(one)
+        return changed
+
+    def admission_budget(self, counts: IntArray) -> AdmissionBudget:
+        """What a step leaves for waiting requests when the running ones compute `counts` tokens of it."""
+        self.policies.admission.look(self.slots, self.kv)
+        wants, computed = self.running.wants(self._bucket), self.slots.computed[self.slots.in_order()]
+        tokens = self.policies.batching.room(wants, computed, counts, self.gate.budget)
+        return AdmissionBudget(tokens, int(self.running.growth(counts).sum()))
+
+    def can_admit(self, request: Request, budget: AdmissionBudget, now_ns: int) -> Grant | Refusal:
+        """What a waiting request gets when it is admitted now, or why it is not. Changes nothing."""
+        batching, admission = self.policies.batching, self.policies.admission
+        if request.index in self._preempted:
+            return Refusal(Blocked.PREEMPTED)
+        if batching.patience_ns and self.slots.num_taken == 0:
+            waiting = self.waiting.of_bucket(request.bucket)
+            oldest_ns = min(one.submitted_ns for one in waiting)
+            if len(waiting) < self.slots.num_slots and oldest_ns + batching.patience_ns > now_ns:
+                return Refusal(Blocked.PATIENCE, oldest_ns + batching.patience_ns)
+        hits = self.kv.match(request)
+        computed = request.swapped_positions or len(hits) * self.kv.block_size
+        want = min(request.known, request.kv_limit) - computed
+        takes = batching.takes(want, budget.tokens, request.preemptions > 0) if budget.tokens else 0
+        if takes == 0:
+            return Refusal(batching.blocked)
+        if self.slots.num_active and not admission.permits(request):
+            return Refusal(Blocked.PEAK)
+        grant = Grant(takes, computed, hits, admission.reserve(request, self.kv, computed + takes))
+        refusal = self.gate.can_allocate(
+            request, grant, set_aside=budget.set_aside, watermark=admission.watermark_blocks, now_ns=now_ns
+        )
+        return refusal or grant
+
+    def _admit(self, request: Request, grant: Grant, budget: AdmissionBudget) -> None:
+        self.waiting.pop(request)
+        self.running.admit(request, grant)
+        self.policies.admission.admitted(request)
+        self.policies.order.admitted(request)
+        budget.tokens -= grant.takes
+
+    def _preempt_for(self, request: Request, refusal: Refusal) -> bool:
+        """True if a running request was preempted for this one. While a fence is pending, what an earlier preemption
+        gave up is on its way."""
+        if not (refusal.lacks_kv or refusal.why is Blocked.ROWS):
+            return False
+        if self.slots.num_pending or self.kv.pool.num_pending:
+            return False
+        slot = self.policies.priority.victim_for(request, self.slots)
+        if slot is None or self.slots.arriving[slot]:
+            return False
+        self._preempt(self.slots.request_in(slot), Fate.SWAP, resumes_first=False)
+        return True
+
+    def _note(self, refusal: Refusal) -> None:
+        """The ledger shows why the head of the queue waits, and the caller when to try again."""
+        self.running.traffic.blocked = refusal.why
+        if refusal.until_ns is not None:
+            self.wake_at_ns = min(refusal.until_ns, self.wake_at_ns or refusal.until_ns)
 
     def check_invariants(self) -> None:
         """Everything that must hold between two calls. Raises AssertionError."""
-        self.seating.check_invariants()
-        seated = [r for r in self.rows.request if r is not None and not r.finished]
-        assert {r.index for r in [*self.seating.waiting, *seated]} == set(self._live)
+        waiting = list(self.waiting)
+        assert len(self.waiting) == len(waiting) == len({id(request) for request in waiting})
+        self.running.check_invariants(waiting)
+        in_slots = [r for r in self.slots.request if r is not None and not r.finished]
+        assert {r.index for r in [*waiting, *in_slots]} == set(self._live)
         if self.idle:
             pool = self.kv.pool
-            assert pool.num_held == self.kv.num_promised == pool.num_pending == 0
+            assert pool.num_held == self.kv.num_reserved == pool.num_pending == 0
             assert self.kv.available == self.kv.num_blocks
             assert self.kv.host.num_free == self.kv.host.num_blocks

@@ -1,14 +1,15 @@
-"""Waiting: everybody without a seat, one heap per queue, so that a queue held back does not hold back the others.
+"""Waiting: requests without a slot, one heap per queue, so that a queue held back does not hold back the others.
 
 A queue is a tenant (and a prompt bucket, where prompts are bucketed). Entries are ordered by
 
-    (0 for who was swapped out and only needs its blocks back, 1 for the others;  rank;  order of submission)
+    (0 if swapped out, so that it only needs its blocks back, else 1;  rank;  order of submission)
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from engines.scheduling.policies.order import Order
 from engines.scheduling.request import Request, State
@@ -17,8 +18,11 @@ _Entry = tuple[int, float, int, Request]
 
 
 class Waiting:
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, buckets: Sequence[int] = ()) -> None:
+        """buckets: limits of the prompt lengths that are batched apart."""
         self._order = order
+        self._buckets = buckets
+        self._added = 0
         self._queues: dict[str, list[_Entry]] = {}
         self._count = 0
 
@@ -26,11 +30,11 @@ class Waiting:
         return self._count
 
     def tenants(self) -> Iterable[str]:
-        """Tenants of those who wait."""
+        """Tenants of the waiting requests."""
         return (queue[0][3].tenant for name in self._queues if (queue := self._clean(name)))
 
     def buckets(self) -> list[int]:
-        """Buckets of those who wait, who goes first first."""
+        """Buckets of the waiting requests, in the order of their heads."""
         heads = [(queue[0][:3], queue[0][3].bucket) for name in self._queues if (queue := self._clean(name))]
         return list(dict.fromkeys(bucket for _, bucket in sorted(heads)))
 
@@ -40,14 +44,28 @@ class Waiting:
             return set()
         return {name for name in self._queues if (queue := self._clean(name)) and queue[0][3].bucket != bucket}
 
+    def of_bucket(self, bucket: int) -> list[Request]:
+        """Waiting requests of this bucket, in no particular order."""
+        return [request for request in self if request.bucket == bucket]
+
+    def add(self, request: Request) -> None:
+        """A new request: it gets its rank, its bucket and its place in the queue."""
+        request.rank = self._order.rank(request)
+        request.sequence = self._added
+        self._added += 1
+        request.bucket = bisect_left(self._buckets, request.prompt_tokens)
+        self._order.queued(request, self.tenants())
+        self.push(request)
+
     def push(self, request: Request) -> None:
+        """Back to its place in its queue."""
         request.state = State.WAITING
         entry = (0 if request.resumes_first else 1, request.rank, request.sequence, request)
         heapq.heappush(self._queues.setdefault(request.queue, []), entry)
         self._count += 1
 
     def head(self, skip: Collection[str] = ()) -> Request | None:
-        """Who goes next, leaving out the queues in `skip`."""
+        """The request that is next, leaving out the queues in `skip`."""
         best: tuple[int, float, float, int] | None = None
         chosen: Request | None = None
         for name in list(self._queues):
@@ -69,14 +87,14 @@ class Waiting:
         self._count -= 1
 
     def take_out(self, request: Request) -> None:
-        """Wherever it stands in its queue, before it waits in another's."""
+        """Remove the request, wherever in its queue, before it waits in another queue."""
         queue = self._queues[request.queue]
         queue[:] = [entry for entry in queue if entry[3] is not request]
         heapq.heapify(queue)
         self._count -= 1
 
     def forget(self) -> None:
-        """One who waits has ended; its entry is dropped when it comes up."""
+        """A waiting request has ended; its entry is dropped when it comes to the top."""
         self._count -= 1
 
     def _clean(self, name: str) -> list[_Entry]:
@@ -87,5 +105,5 @@ class Waiting:
         return queue
 
     def __iter__(self) -> Iterator[Request]:
-        """All who wait, in no particular order."""
+        """All waiting requests, in no particular order."""
         return (entry[3] for queue in self._queues.values() for entry in queue if entry[3].state is State.WAITING)

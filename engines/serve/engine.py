@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.loop import Runtime, WallClock, drive
+from engines.loop import Instance, WallClock, drive
+from engines.scheduling.delivery import Outcome
 from engines.scheduling.request import Request
-from engines.scheduling.scheduler import Outcome
 
 NEVER_NS = 2**63 - 1
 
@@ -57,10 +57,10 @@ class EngineThread:
     """Runs the engine. Its public methods are called on the event loop's thread."""
 
     def __init__(
-        self, runtime: Runtime, clock: WallClock, *, kv_blocks: int, on_step: Callable[[StepUpdate], None]
+        self, instance: Instance, clock: WallClock, *, kv_blocks: int, on_step: Callable[[StepUpdate], None]
     ) -> None:
-        """clock: the runtime's. on_step: called on the event loop's thread, before the streams get the tokens."""
-        self._runtime = runtime
+        """clock: the executor's. on_step: called on the event loop's thread, before the streams get the tokens."""
+        self._instance = instance
         self._clock = clock
         self._kv_blocks = kv_blocks
         self._on_step = on_step
@@ -131,7 +131,7 @@ class EngineThread:
     def _run(self) -> None:
         error: BaseException | None = None
         try:
-            drive(self._runtime, self._inbox, self._accept, self._take, self._stopping.is_set)
+            drive(self._instance, self._inbox, self._clock, self._accept, self._take, self._stopping.is_set)
         except BaseException as died:
             error = died
         self._loop.call_soon_threadsafe(self._finish, error)
@@ -154,7 +154,7 @@ class EngineThread:
         if row is not None:
             free = int(row["kv_free_blocks"]) + int(row["kv_cached_blocks"])
             state.load = Load(int(row["running"]), int(row["waiting"]), 1 - free / self._kv_blocks)
-        if self._runtime.scheduler.idle:
+        if self._instance.idle:
             state.load = Load()
         elif row is None and not ended:
             return
@@ -174,7 +174,7 @@ class EngineThread:
 
 def _first_admission(request: Request) -> int:
     """The step that admitted the request first; 0 if none has yet."""
-    return request.stints[0].admitted if request.stints else request.seated_step
+    return request.stints[0].admitted if request.stints else request.admitted_step
 
 
 class TokenStream:

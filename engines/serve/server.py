@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from engines.garbage import light_garbage_collection
-from engines.loop import Runtime, WallClock
+from engines.loop import Instance, WallClock
 from engines.scheduling.config import SchedulerConfig
 from engines.serve.app import Api, ServedModel, make_app
 from engines.serve.engine import EngineThread
@@ -44,10 +44,10 @@ class Server:
     """Made on any thread; `run` is for one event loop, once."""
 
     def __init__(
-        self, runtime: Runtime, clock: WallClock, text: ModelText, served: ServedModel, *, kv_blocks: int
+        self, instance: Instance, clock: WallClock, text: ModelText, served: ServedModel, *, kv_blocks: int
     ) -> None:
-        metrics = Metrics(served.name, prefix_caching=runtime.scheduler.kv.index.enabled)
-        self.engine = EngineThread(runtime, clock, kv_blocks=kv_blocks, on_step=metrics.take)
+        metrics = Metrics(served.name, prefix_caching=instance.scheduler.kv.index.enabled)
+        self.engine = EngineThread(instance, clock, kv_blocks=kv_blocks, on_step=metrics.take)
         self._api = Api(self.engine, text, served, metrics)
         self._stop = asyncio.Event()
 
@@ -104,4 +104,4 @@ def reference_server(
     engine = ReferenceEngine(model, config, attention=attention, cuda_graphs=cuda_graphs)
     served = ServedModel(name, model.llama.config.vocab, config.max_model_len, config.kv_blocks * config.block_size)
     text = load_model_text(None if random_weights else model_files(model.name))
-    return Server(engine.runtime(), engine.clock, text, served, kv_blocks=config.kv_blocks)
+    return Server(engine.instance(), engine.clock, text, served, kv_blocks=config.kv_blocks)

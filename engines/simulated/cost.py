@@ -9,7 +9,6 @@ import numpy as np
 from engines.loop import Clock
 from engines.scheduling.plan import IntArray, StepPlan, StepResult
 from engines.simulated.analytical import narrow_pairs
-from engines.simulated.fast_forward import Quiet
 from engines.simulated.step_time import StepShape, StepTimeModel
 
 
@@ -59,16 +58,21 @@ class CostExecutor:
         """When the oldest step ends that was not collected."""
         return self._submitted[0].end_ns if self._submitted else None
 
-    def decode_stretch(self, quiet: Quiet, due_ns: int | None) -> tuple[IntArray, IntArray]:
-        """(start_ns, end_ns) of these steps, run now with nothing else in flight, up to the one that runs when
-        something comes due; `ran_until` accepts them."""
+    def decode_times(
+        self, steps: int, rows: int, kv: int, kv_per_step: int, due_ns: int | None
+    ) -> tuple[IntArray, IntArray]:
+        """(start_ns, end_ns) of at most `steps` decode-only steps, up to the one that runs when something is due.
+
+        They begin now, with nothing in flight; `rows` are launched in each, the first reads `kv` positions and each one
+        `kv_per_step` more. `ran_until` accepts them.
+        """
         begin_ns = max(self._clock.now_ns(), self._end_ns)
-        gap_ns, kv, steps = self._step_times.gap_ns(quiet.rows), quiet.live_kv + quiet.dead_kv, quiet.steps
-        if due_ns is not None:  # the steps get longer and longer, so there are no more than if all were as the first
-            shortest_ns = gap_ns + self._step_times.duration_ns(StepShape(quiet.rows, quiet.rows, kv, 0, 0))
+        gap_ns = self._step_times.gap_ns(rows)
+        if due_ns is not None:  # no step is shorter than the first, which bounds their number
+            shortest_ns = gap_ns + self._step_times.duration_ns(StepShape(rows, rows, kv, 0, 0))
             steps = min(steps, max(0, due_ns - begin_ns) // shortest_ns + 1)
-        kvs = kv + len(quiet.slots) * np.arange(steps, dtype=np.int64)
-        durations_ns = self._step_times.decode_durations_ns(quiet.rows, kvs)
+        kvs = kv + kv_per_step * np.arange(steps, dtype=np.int64)
+        durations_ns = self._step_times.decode_durations_ns(rows, kvs)
         ends_ns = begin_ns + np.cumsum(durations_ns + gap_ns)
         if due_ns is not None:
             steps = int(np.searchsorted(ends_ns, due_ns)) + 1

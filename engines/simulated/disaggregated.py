@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from engines.base import Observer, RunRecord
-from engines.disaggregated import Instance, TwoInstances, run_disaggregated
-from engines.loop import Clock, VirtualClock
+from engines.disaggregated import TimedInstance, TwoInstances
+from engines.loop import Clock, VirtualClock, run_loop
 from engines.scheduling.config import DisaggregatedConfig
 from engines.scheduling.kv_transfer import Transfer
 from engines.simulated.cost import CostExecutor
@@ -55,12 +55,14 @@ class SimulatedDisaggregatedEngine:
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
         clock, depth = VirtualClock(), int(self.step_times.overlapped)
-        prefill, decode = (Instance(one, CostExecutor(self.step_times, clock), depth) for one in self.config.build())
+        prefill, decode = (
+            TimedInstance(one, CostExecutor(self.step_times, clock), depth) for one in self.config.build()
+        )
         link = TimedLink(self.block_ns, clock)
         caches = self.config.prefill.prefix_caching or self.config.decode.prefix_caching
         prompts = Prompts(plan, PROMPT_IDS) if caches else None
         source = PlanSource(plan, pacing, prompts)
-        return run_disaggregated(
+        return run_loop(
             TwoInstances(prefill, decode, link), source, clock, observer, planned=len(plan), make_request=make_request
         )
 

@@ -1,11 +1,9 @@
-"""Stretch: decode-only steps taken in one go, where it is sure that nothing else can happen in between.
+"""Fast-forward: decode-only steps taken at once, where it is sure that nothing else can happen in between.
 
-Sure means: every seated request decodes, nobody who waits can be seated (that needs an end, and the stretch stops at
-the first), every block the rows grow into is there, and nothing comes due before the stretch's last step ends. Then
-each step is the one before with one more position per row, and everything a step-by-step run would record follows
-from sums. A property test compares the two, bit for bit.
-
-This module is a friend of Scheduler: it moves its state as `steps` calls of schedule() and update() would.
+Sure means: every running request decodes, no waiting request can be admitted before one ends (and the steps stop at the
+first end), every block the slots grow into is available, and nothing comes due before the last step ends. Then each
+step is the one before with one more position per row, and everything a step-by-step run would record follows from sums.
+A property test compares the two, bit for bit.
 """
 
 from __future__ import annotations
@@ -15,25 +13,58 @@ from dataclasses import dataclass
 import numpy as np
 
 from engines.ledger import LEDGER, Blocked, StepArray
+from engines.loop import NextDue, VirtualClock
+from engines.scheduling.delivery import Outcome, deliver_run
 from engines.scheduling.plan import IntArray
-from engines.scheduling.request import Request
-from engines.scheduling.scheduler import Outcome, Scheduler
+from engines.scheduling.resource_gate import Grant
+from engines.scheduling.scheduler import Scheduler
 from engines.scheduling.step_ledger import Traffic
+from engines.simulated.cost import CostExecutor
 
-MAX_STEPS = 1024  # bounds the memory of one stretch, nothing else
+MAX_STEPS = 1024  # bounds the memory of one fast-forward, nothing else
+
+
+class DecodeFastForward:
+    """A FastForward of engines.loop: does to scheduler, executor and clock what that many steps would have done."""
+
+    def __init__(self, scheduler: Scheduler, executor: CostExecutor, clock: VirtualClock) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._clock = clock
+
+    def __call__(self, next_due: NextDue) -> tuple[Outcome, int] | None:
+        decodes = sure_decodes(self._scheduler, self._clock.now_ns())
+        if decodes is None:
+            return None
+        first_kv = decodes.kv + decodes.dead_kv
+        starts_ns, ends_ns = self._executor.decode_times(
+            decodes.steps, decodes.rows, first_kv, len(decodes.slots), next_due()
+        )
+        kv = kv_after_each(self._scheduler, decodes.slots, len(ends_ns))
+        if not (steps := len(kv.free)):
+            return None
+        starts_ns, ends_ns = starts_ns[:steps], ends_ns[:steps]
+        ledger = ledger_of(self._scheduler, decodes, kv, starts_ns, ends_ns)
+        ledger["now_ns"][0] = self._clock.now_ns()
+        ledger["now_ns"][1:] = ends_ns[:-1]
+        outcome, end_ns = Outcome(skipped_steps=ledger), int(ends_ns[-1])
+        advance(self._scheduler, decodes.slots, steps, end_ns, outcome)
+        self._clock.wait_until(end_ns)
+        self._executor.ran_until(end_ns)
+        return outcome, end_ns
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
-    """The decode-only steps that are sure to come, before time and KV are asked."""
+class Decodes:
+    """The decode-only steps that are sure to come, as far as time and KV allow."""
 
     steps: int  # at most: the last of these ends a request
-    slots: IntArray  # [rows] live seats in plan order
-    live_kv: int  # positions the live rows read in the first step; each reads one more in every step after
+    slots: IntArray  # [rows] active slots in plan order
+    kv: int  # positions the active rows read in the first step; each reads one more in every step after
     dead_rows: int
     dead_kv: int  # positions these read in every step
-    blocked: Blocked  # why nobody is admitted
-    head_promise: int  # blocks the head of the queue must be promised; it may be short of more as KV fills up
+    blocked: Blocked  # why no waiting request is admitted
+    head_needs_blocks: int  # where KV is short: blocks that the head of the queue needs
 
     @property
     def rows(self) -> int:
@@ -41,87 +72,75 @@ class Quiet:
         return len(self.slots) + self.dead_rows
 
 
+def sure_decodes(scheduler: Scheduler, now_ns: int) -> Decodes | None:
+    """What is sure, or None when the next step must be planned in full."""
+    columns = scheduler.slots
+    if columns.num_active == 0 or scheduler.num_in_flight or scheduler.running.has_moves or scheduler.has_rejected:
+        return None
+    if scheduler.kv.index.enabled or not _only_ends_admit(scheduler):
+        return None
+    order = columns.in_order()
+    all_active = columns.num_active == len(order)
+    slots = order if all_active else order[columns.active[order]]
+    computed = columns.computed[slots]
+    if (columns.known[slots] - computed != 1).any():
+        return None
+    if (computed < np.maximum(columns.prompt, columns.peak)[slots]).any():
+        return None  # a prompt is being computed, or computed again
+    scheduler.begin_step()
+    blocked, needs_blocks = Blocked.NO, 0
+    # Only slots of finished requests can get padding now: whether they do is the batching policy's choice.
+    dead = order[:0]
+    if len(scheduler.waiting) or not all_active:
+        shares = scheduler.share()
+        if not all_active:
+            dead = order[(shares.padding > 0) & ~columns.active[order]]
+        if (head := scheduler.waiting.head()) is not None:
+            verdict = scheduler.can_admit(head, scheduler.admission_budget(shares.counts), now_ns)
+            if isinstance(verdict, Grant):
+                return None
+            blocked, needs_blocks = verdict.why, verdict.needs_blocks
+    steps = min(int((columns.kv_limit[slots] - computed).min()), MAX_STEPS)
+    kv, dead_kv = int(computed.sum()) + len(slots), int(columns.computed[dead].sum())
+    return Decodes(steps, slots, kv, len(dead), dead_kv, blocked, needs_blocks)
+
+
+def _only_ends_admit(scheduler: Scheduler) -> bool:
+    """True if a head of the queue that is refused now is refused until a running request ends, whatever the policies:
+    none waits, or all wait for resources alone, in an order that does not change. While slots only grow, what is
+    available only shrinks."""
+    policies = scheduler.policies
+    return not len(scheduler.waiting) or not (
+        policies.order.moves
+        or policies.skip_ahead.limit
+        or policies.batching.buckets
+        or policies.admission.vetoes
+        or policies.priority.preempts
+        or scheduler.gate.has_quotas
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """KV blocks after each step of a stretch: int64[steps]."""
+class KVAfter:
+    """KV blocks after each step: int64[steps]."""
 
     used: IntArray
     reserved: IntArray
     free: IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    ledger: StepArray  # a row per step; `now_ns` is left to the caller
-    finished: list[Request]  # in its last step
-
-
-def quiet_steps(scheduler: Scheduler) -> Quiet | None:
-    """What is sure, or None when the next step must be planned in full."""
-    rows, seating = scheduler.rows, scheduler.seating
-    if rows.num_live == 0 or scheduler._in_flight or seating.rejected or seating.moves.out:
-        return None
-    if scheduler.kv.index.enabled or not seating.quiet():
-        return None  # steps publish blocks, or more than an end may let somebody in
-    order = rows.in_order()
-    all_live = rows.num_live == len(order)
-    slots = order if all_live else order[rows.live[order]]
-    computed = rows.computed[slots]
-    if (rows.known[slots] - computed != 1).any() or (computed < np.maximum(rows.prompt, rows.peak)[slots]).any():
-        return None  # a prompt is being computed, or computed again
-    scheduler.begin()
-    blocked, promise = _why_nobody_comes(scheduler)
-    if blocked is None:
-        return None
-    # Only seats that finished requests hold can get padding now: whether they do is the batching policy's choice.
-    dead = order[:0] if all_live else order[(seating.share()[1] > 0) & ~rows.live[order]]
-    steps = int((rows.kv_limit[slots] - computed).min())
-    live_kv, dead_kv = int(computed.sum()) + len(slots), int(rows.computed[dead].sum())
-    return Quiet(min(steps, MAX_STEPS), slots, live_kv, len(dead), dead_kv, blocked, promise)
-
-
-def _why_nobody_comes(scheduler: Scheduler) -> tuple[Blocked | None, int]:
-    """(why the head of the queue stays there until somebody ends, the promise it asks for); None: it could be seated.
-
-    While rows only grow, what is available only shrinks, so a head that lacks KV now lacks it until the stretch ends.
-    """
-    seating = scheduler.seating
-    head = seating.waiting.head()
-    if head is None:
-        return Blocked.NO, 0
-    rows, kv, policies = scheduler.rows, scheduler.kv, seating.policies
-    order = rows.in_order()
-    wants = seating.wants(order)  # and gets: a token for every live seat always fits the budget
-    room = policies.batching.room(wants, rows.computed[order], wants, scheduler.gate.budget)
-    want = min(head.known, head.kv_limit) - head.swapped_positions
-    takes = policies.batching.takes(want, room, head.preemptions > 0) if room else 0
-    if not takes:
-        return policies.batching.blocked, 0
-    if rows.num_free == 0:
-        return Blocked.ROWS, 0
-    promise = policies.admission.promise(head, kv, head.swapped_positions + takes)
-    promise = max(promise, len(head.host_blocks))
-    left = kv.available - promise
-    if left < 0:
-        return Blocked.KV, promise
-    return (Blocked.WATERMARK, promise) if left < policies.admission.watermark_blocks else (None, 0)
-
-
-def growth_of(scheduler: Scheduler, quiet: Quiet, steps: int) -> Growth:
-    """KV after each of the next `steps` steps; cut where the pool would run short."""
-    kv, slots = scheduler.kv, quiet.slots
-    held, computed = kv._held[slots], scheduler.rows.computed[slots]
-    taken = _blocks_taken(held * kv.block_size - computed, kv.block_size, steps)
+def kv_after_each(scheduler: Scheduler, slots: IntArray, steps: int) -> KVAfter:
+    """KV after each of the next steps in which these slots decode; cut where the pool would run short."""
+    kv, computed = scheduler.kv, scheduler.slots.computed[slots]
+    taken = _blocks_taken(kv.table_room(slots) - computed, kv.block_size, steps)
     beyond = taken
-    if kv.num_promised:
-        promised_end = (held + kv._promised[slots]) * kv.block_size
-        beyond = _blocks_taken(promised_end - computed, kv.block_size, steps)
-    free = kv.available - beyond
+    if kv.num_reserved:
+        beyond = _blocks_taken(kv.capacity(slots) - computed, kv.block_size, steps)
     enough = int(np.searchsorted(beyond, kv.available, side="right"))
-    return Growth(
+    return KVAfter(
         used=(kv.num_used + taken)[:enough],
-        reserved=(kv.num_promised - (taken - beyond))[:enough],
-        free=free[:enough],
+        reserved=(kv.num_reserved - (taken - beyond))[:enough],
+        free=(kv.available - beyond)[:enough],
     )
 
 
@@ -131,69 +150,49 @@ def _blocks_taken(room: IntArray, block_size: int, steps: int) -> IntArray:
     return np.bincount(at[at < steps], minlength=steps).cumsum()
 
 
-def advance(scheduler: Scheduler, quiet: Quiet, growth: Growth, starts_ns: IntArray, ends_ns: IntArray) -> Stretch:
-    """Take the steps these columns describe: what schedule() and update() would have done, once per step."""
-    rows, steps, slots = scheduler.rows, len(ends_ns), quiet.slots
-    first_step, end_ns = scheduler.numbers.last + 1, int(ends_ns[-1])
-    ledger = _ledger(scheduler, quiet, growth, starts_ns, ends_ns)
-    scheduler.seating.traffic = Traffic()
-    scheduler.kv.grow(slots, rows.computed[slots] + steps)
-    rows.computed[slots] += steps
-    rows.known[slots] += steps
+def advance(scheduler: Scheduler, slots: IntArray, steps: int, end_ns: int, outcome: Outcome) -> None:
+    """Take `steps` decode-only steps, the last of which ends at `end_ns`; `outcome` tells of the requests that end."""
+    first_step = scheduler.numbers.last + 1
     scheduler.numbers.last += steps
     scheduler.num_steps += steps
-    scheduler.seating.launched = scheduler.seating.collected = rows.last_step[slots] = scheduler.numbers.last
-    requests = [request for slot in slots.tolist() if (request := rows.request[slot]) is not None]
+    scheduler.running.fast_forward(slots, steps, scheduler.numbers.last)
+    requests = [scheduler.slots.request_in(slot) for slot in slots.tolist()]
     for request in requests:
-        _deliver(request, first_step, steps, end_ns)
-    order = scheduler.seating.policies.order
+        deliver_run(request, first_step, steps, end_ns)
+    order = scheduler.policies.order
     for _ in range(steps - 1):
         order.served(requests)
-    outcome = Outcome()
     for request in requests:
         if request.output_tokens >= request.max_output_tokens:
-            scheduler._end(request, "length", outcome)
+            scheduler.end(request, "length", outcome)
     order.served(requests)
-    return Stretch(ledger, outcome.finished)
 
 
-def _deliver(request: Request, first_step: int, steps: int, end_ns: int) -> None:
-    """`steps` tokens at once; the first of all came before, or the request would not be decoding."""
-    if request.sampled_step == 0:  # it has just been computed again after a preemption
-        request.sampled_step = first_step
-    run = request.event_runs[-1]
-    if run[0] + run[1] == first_step:
-        run[1] += steps
-    else:
-        request.event_runs.append([first_step, steps])
-    request.last_ns = end_ns
-    request.output_tokens += steps
-
-
-def _ledger(scheduler: Scheduler, quiet: Quiet, growth: Growth, starts_ns: IntArray, ends_ns: IntArray) -> StepArray:
-    steps, live, dead = len(ends_ns), len(quiet.slots), quiet.dead_rows
+def ledger_of(scheduler: Scheduler, decodes: Decodes, kv: KVAfter, starts_ns: IntArray, ends_ns: IntArray) -> StepArray:
+    """The ledger rows of the steps, but for `now_ns`."""
+    steps, active, dead = len(ends_ns), len(decodes.slots), decodes.dead_rows
     ledger = np.zeros(steps, LEDGER)
     ledger["step"] = scheduler.numbers.last + 1 + np.arange(steps)
     ledger["start_ns"] = starts_ns
     ledger["end_ns"] = ends_ns
     ledger["busy_ns"] = ends_ns - starts_ns
-    ledger["launched_tokens"] = live + dead
-    ledger["useful_tokens"] = ledger["sampled_tokens"] = live
+    ledger["launched_tokens"] = active + dead
+    ledger["useful_tokens"] = ledger["sampled_tokens"] = active
     ledger["dead_row_tokens"] = dead
-    ledger["budget_unused_tokens"] = scheduler.gate.budget - live - dead
-    ledger["decode_rows"] = ledger["active_slots"] = ledger["running"] = live
+    ledger["budget_unused_tokens"] = scheduler.gate.budget - active - dead
+    ledger["decode_rows"] = ledger["active_slots"] = ledger["running"] = active
     ledger["dead_slots"] = dead
-    ledger["kv_positions"] = quiet.live_kv + live * np.arange(steps)
-    ledger["decode_kv_positions"] = ledger["kv_positions"] + quiet.dead_kv
-    ledger["idle_slots"] = scheduler.rows.num_slots - live - dead
-    ledger["kv_used_blocks"] = growth.used
-    ledger["kv_reserved_blocks"] = growth.reserved
-    ledger["kv_free_blocks"] = growth.free
-    ledger["waiting"] = scheduler.num_waiting
-    ledger["blocked"] = quiet.blocked
-    if quiet.blocked is Blocked.WATERMARK:  # as the pool fills, the head lacks blocks outright
-        ledger["blocked"][growth.free < quiet.head_promise] = Blocked.KV
-    traffic = scheduler.seating.traffic  # what happened since the last step belongs to the next one
+    ledger["kv_positions"] = decodes.kv + active * np.arange(steps)
+    ledger["decode_kv_positions"] = ledger["kv_positions"] + decodes.dead_kv
+    ledger["idle_slots"] = scheduler.slots.num_slots - active - dead
+    ledger["kv_used_blocks"] = kv.used
+    ledger["kv_reserved_blocks"] = kv.reserved
+    ledger["kv_free_blocks"] = kv.free
+    ledger["waiting"] = len(scheduler.waiting)
+    ledger["blocked"] = decodes.blocked
+    if decodes.blocked is Blocked.WATERMARK:  # as the pool fills, the head lacks blocks outright
+        ledger["blocked"][kv.free < decodes.head_needs_blocks] = Blocked.KV
+    traffic = scheduler.running.take_traffic()  # what happened since the last step belongs to the first of these
     for name in Traffic.__slots__:
         if name != "blocked":
             ledger[name][0] = getattr(traffic, name)

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from engines.base import Observer, RunRecord, SilentObserver
-from engines.ledger import StepArray, check_identities
+from engines.ledger import StepArray
 from engines.loop import VirtualClock
 from engines.request_table import RequestRow
 from engines.scheduling.config import DisaggregatedConfig, SchedulerConfig
@@ -19,6 +19,7 @@ from engines.simulated.cost import CostExecutor
 from engines.simulated.disaggregated import SimulatedDisaggregatedEngine
 from engines.simulated.step_time import DecodeTerms, FittedStepTimes, GapTerms, MixedTerms, Origin
 from tests.engines.simulated.small_runs import run_step_by_step
+from tests.ledger_identities import check_identities
 from workloads.pacing import Pacing
 from workloads.plan import UGAP, RequestPlan
 

@@ -7,11 +7,12 @@ import pytest
 from numpy.typing import NDArray
 
 from engines.base import RunRecord, Signal, SilentObserver
-from engines.ledger import StepArray, check_identities
-from engines.loop import VirtualClock, run_loop
+from engines.ledger import StepArray
+from engines.loop import Instance, VirtualClock, run_loop
 from engines.request_table import RequestRow
 from engines.scheduling.request import Request
 from tests.engines.scheduling.driving import STEP_NS, CountingExecutor, config, run_counting
+from tests.ledger_identities import check_identities
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 from workloads.source import PlanSource
@@ -99,14 +100,12 @@ def test_a_stop_cancels_the_rest_and_keeps_what_was_done(depth: int) -> None:
     plan = RequestPlan.of([1] * 9, [3] * 6 + [900] * 3)
     clock, observer = VirtualClock(), _StopAfter(700)
     record = run_loop(
-        config(max_num_seqs=3, kv_blocks=1000).build(),
-        CountingExecutor(clock),
+        Instance(config(max_num_seqs=3, kv_blocks=1000).build(), CountingExecutor(clock), depth),
         PlanSource(plan, Pacing(plan.arrivals_ugap)),
         clock,
         observer,
         planned=9,
         make_request=lambda one: Request(one.index, one.prompt_tokens, one.output_tokens),
-        depth=depth,
     )
     assert record.interrupted
     assert [row.status for row in record.rows] == ["completed"] * 6 + ["cancelled"] * 3

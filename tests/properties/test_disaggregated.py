@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.base import RunRecord, SilentObserver
-from engines.disaggregated import Instance, TwoInstances, run_disaggregated
-from engines.ledger import check_identities
-from engines.loop import VirtualClock
+from engines.disaggregated import TimedInstance, TwoInstances
+from engines.loop import VirtualClock, run_loop
 from engines.scheduling.config import DisaggregatedConfig, SchedulerConfig
 from engines.scheduling.kv_transfer import Transfer
 from engines.scheduling.plan import StepPlan, StepResult
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Scheduler
 from tests.engines.scheduling.driving import Driven, Memory, fake_tokens
+from tests.ledger_identities import check_identities
 
 BLOCK_SIZE = 3
 TENANTS = ("a", "b")
@@ -165,11 +165,11 @@ class Played:
         for device in devices:
             device.check = self.check
         link = Carrier(clock, devices[0].memory, devices[1].memory, block_ms)
-        first, second = (Instance(*one, depth) for one in zip(self.schedulers, devices, strict=True))
+        first, second = (TimedInstance(*one, depth) for one in zip(self.schedulers, devices, strict=True))
         timed = _requests(wanted, eos)
         self.requests = [request for _, request in timed]
         self.source = Script(timed, aborts)
-        self.record: RunRecord = run_disaggregated(
+        self.record: RunRecord = run_loop(
             TwoInstances(first, second, link),
             self.source,  # type: ignore[arg-type]
             clock,

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from engines.base import SilentObserver
 from engines.request_table import RequestRow
+from engines.scheduling.plan import IntArray
 from engines.scheduling.resource_gate import Quota
-from engines.simulated import engine as simulated
+from engines.scheduling.scheduler import Scheduler
+from engines.simulated import fast_forward
 from engines.simulated.engine import SimulatedEngine
 from tests.engines.scheduling.driving import config
 from tests.engines.simulated.small_runs import STEP_TIMES, assert_same_record, run_step_by_step
@@ -73,7 +75,7 @@ class StopsAfter(SilentObserver):
 
 @settings(max_examples=150, deadline=None)
 @given(knobs, pacings, st.lists(requests, min_size=1, max_size=25), st.sampled_from([None, None, 1, 4]))
-def test_stretches_change_nothing(
+def test_fast_forward_changes_nothing(
     chosen: dict[str, object],
     pacing: dict[str, object],
     wanted: list[tuple[int, int, int, int, int]],
@@ -92,15 +94,14 @@ def test_stretches_change_nothing(
         return SilentObserver() if stop_after is None else StopsAfter(stop_after)
 
     slow = run_step_by_step(plan, settings_of_run, observer=observer(), **pacing)
-    stretches: list[int] = []
-    advance = simulated.advance
+    skipped: list[int] = []
+    advance = fast_forward.advance
 
-    def counted(*arguments: object) -> object:
-        stretch = advance(*arguments)  # type: ignore[arg-type]
-        stretches.append(len(stretch.ledger))
-        return stretch
+    def counted(scheduler: Scheduler, slots: IntArray, steps: int, *more: object) -> None:
+        skipped.append(steps)
+        advance(scheduler, slots, steps, *more)  # type: ignore[arg-type]
 
-    simulated.advance = counted  # type: ignore[assignment]
+    fast_forward.advance = counted
     try:
         fast = SimulatedEngine(settings_of_run, STEP_TIMES).run(
             plan,
@@ -108,6 +109,6 @@ def test_stretches_change_nothing(
             observer(),
         )
     finally:
-        simulated.advance = advance
-    event(f"share of steps in stretches: {10 * sum(stretches) // max(1, len(slow.steps))}/10")
+        fast_forward.advance = advance
+    event(f"share of steps in fast-forwards: {10 * sum(skipped) // max(1, len(slow.steps))}/10")
     assert_same_record(fast, slow)

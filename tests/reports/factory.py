@@ -8,10 +8,11 @@ import msgspec
 import numpy as np
 
 from engines.base import RunRecord
-from engines.ledger import LEDGER, StepArray, check_identities
+from engines.ledger import LEDGER, StepArray
 from engines.request_table import RequestRow, RequestTable, Stint
 from reports.counted_values import CountedValues, FloatArray
 from reports.schema import Criteria, EngineInfo, PacingInfo, RunFile, WorkloadInfo
+from tests.ledger_identities import check_identities
 
 MS = 1_000_000
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from engines.base import SilentObserver
-from engines.ledger import check_identities
 from engines.request_table import RequestTable
 from reports.breakdown import breakdown, total
 from reports.instances import records_by_instance, steps_by_instance, transfers
@@ -18,6 +17,7 @@ from reports.slots import SlotState, num_slots, slot_counts, slot_spans
 from reports.slowest import slowest_requests
 from reports.summary import completed_run
 from tests.engines.test_disaggregated import MS, pair, run
+from tests.ledger_identities import check_identities
 from tests.reports.factory import header
 from workloads.pacing import Pacing
 from workloads.plan import UGAP, RequestPlan

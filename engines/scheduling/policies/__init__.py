@@ -1,0 +1,19 @@
+"""The policies of a scheduler: what may differ between two runs of it. They rank, share and ask; the gate grants."""
+
+from dataclasses import dataclass
+
+from engines.scheduling.policies.admission import Admission
+from engines.scheduling.policies.batching import Batching
+from engines.scheduling.policies.order import Order, SkipAhead
+from engines.scheduling.policies.preemption import ForPriority, Pressure, Victims
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    batching: Batching
+    order: Order
+    admission: Admission
+    pressure: Pressure
+    victims: Victims
+    skip_ahead: SkipAhead
+    priority: ForPriority

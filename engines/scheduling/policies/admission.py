@@ -1,4 +1,4 @@
-"""Admission: how many KV blocks a request must be promised before it may sit. May ask or veto, never grants."""
+"""Admission: how many KV blocks a request reserves when it is admitted. A policy may ask or veto, never grants."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from engines.scheduling.slots import Slots
 
 class Admission(Protocol):
     vetoes: bool  # False if permits() always does
-    watermark_blocks: int  # blocks that must stay available after the promise, unless nobody sits
+    watermark_blocks: int  # blocks that must stay available after an admission, unless the batch is empty
 
-    def promise(self, request: Request, kv: KVManager, first_end: int) -> int:
-        """Blocks to promise in all, when the request's first step would compute its positions up to `first_end`."""
+    def reserve(self, request: Request, kv: KVManager, first_end: int) -> int:
+        """Blocks to reserve in all, when the request's first step would compute its positions up to `first_end`."""
         ...
 
-    def look(self, rows: Slots, kv: KVManager) -> None:
-        """These sit now. Told before anybody is admitted in a step, and again when somebody has got up."""
+    def look(self, slots: Slots, kv: KVManager) -> None:
+        """These run now. Called before the first admission of a step, and again after a priority preemption."""
         ...
 
     def permits(self, request: Request) -> bool:
-        """False: not now, though the promise could be kept. Not asked when nobody sits."""
+        """False: not now, though there are blocks for it. Not called while the batch is empty."""
         ...
 
-    def seated(self, request: Request) -> None:
-        """This one sits down, beside those of the last look."""
+    def admitted(self, request: Request) -> None:
+        """This one is admitted, beside those of the last look."""
         ...
 
 
@@ -41,33 +41,33 @@ class FullPrompt:
     def __init__(self, watermark_blocks: int = 0) -> None:
         self.watermark_blocks = watermark_blocks
 
-    def promise(self, request: Request, kv: KVManager, first_end: int) -> int:
+    def reserve(self, request: Request, kv: KVManager, first_end: int) -> int:
         return kv.blocks_for(min(request.known, request.kv_limit))
 
-    def look(self, rows: Slots, kv: KVManager) -> None: ...
+    def look(self, slots: Slots, kv: KVManager) -> None: ...
 
     def permits(self, request: Request) -> bool:
         return True
 
-    def seated(self, request: Request) -> None: ...
+    def admitted(self, request: Request) -> None: ...
 
 
 class FullReserve(FullPrompt):
     """Prompt and every output token it may make: it can never run short. Occupancy pays for that."""
 
-    def promise(self, request: Request, kv: KVManager, first_end: int) -> int:
+    def reserve(self, request: Request, kv: KVManager, first_end: int) -> int:
         return kv.blocks_for(request.kv_limit)
 
 
 class Optimistic(FullPrompt):
-    """The first chunk only: most requests sit soonest, and evict each other most."""
+    """The first chunk only: requests are admitted soonest, and preempt each other most."""
 
-    def promise(self, request: Request, kv: KVManager, first_end: int) -> int:
+    def reserve(self, request: Request, kv: KVManager, first_end: int) -> int:
         return kv.blocks_for(first_end)
 
 
 class Peak(FullPrompt):
-    """As full-prompt, but only while the predicted peak of all who sit fits the pool (the rule of LightLLM)."""
+    """As full-prompt, but only while the predicted peak of the running batch fits the pool (the rule of LightLLM)."""
 
     vetoes = True
 
@@ -76,18 +76,18 @@ class Peak(FullPrompt):
         self._forecast: Forecast | None = None
         self._positions = 0  # in the pool
 
-    def look(self, rows: Slots, kv: KVManager) -> None:
-        seated = rows.in_order()
-        seated = seated[rows.live[seated]]
-        held = rows.known[seated]
-        self._forecast = Forecast(held, rows.kv_limit[seated] - held, kv.block_size)
+    def look(self, slots: Slots, kv: KVManager) -> None:
+        running = slots.in_order()
+        running = running[slots.active[running]]
+        held = slots.known[running]
+        self._forecast = Forecast(held, slots.kv_limit[running] - held, kv.block_size)
         self._positions = kv.num_blocks * kv.block_size
 
     def permits(self, request: Request) -> bool:
         assert self._forecast is not None
         return self._forecast.peak_with(request.known, request.kv_limit - request.known) <= self._positions
 
-    def seated(self, request: Request) -> None:
+    def admitted(self, request: Request) -> None:
         assert self._forecast is not None
         self._forecast.add(request.known, request.kv_limit - request.known)
 

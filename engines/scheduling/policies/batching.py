@@ -1,12 +1,11 @@
-"""Batching: when to admit, how a step's tokens are shared among the seats, and when a finished request lets go.
+"""Batching: when to admit, how a step's tokens are shared among the slots, and when a finished request frees its slot.
 
-All modes of the engine differ here and nowhere else. `wants` is what each seat still has to compute of its known
-tokens: 0 for a finished request that holds its seat, 1 for a decode, more for a prompt.
+All modes of the engine differ here and nowhere else. `wants` is what each taken slot still has to compute of its known
+tokens: 0 for a finished request that holds its slot, 1 for a decode, more for a prompt.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -14,23 +13,19 @@ import numpy as np
 
 from engines.ledger import Blocked
 from engines.scheduling.plan import IntArray
-from engines.scheduling.request import Request
 
 
 class Batching(Protocol):
-    holds: bool  # finished requests keep seat and blocks until the whole batch has ended
-    blocked: Blocked  # what to say when takes() is 0
+    holds: bool  # finished requests keep slot and blocks until the whole batch has ended
+    blocked: Blocked  # the reason where takes() is 0
     buckets: tuple[int, ...]  # prompt-length limits, ascending; prompts of different buckets are batched apart
+    patience_ns: int  # how long an empty engine waits for a full batch, from the submission of the oldest request
 
     def turn(self, prefilling: Sequence[int], waiting: Sequence[int], step: int) -> int | None:
-        """The bucket whose prompts are admitted and computed in this step; None: all. Asked only with buckets.
+        """The bucket whose prompts are admitted and computed in this step; None: all. Called only with buckets.
 
-        prefilling: buckets of the seated prompts; waiting: buckets of the waiting, who goes first first.
+        prefilling: buckets of the running prompts; waiting: of the waiting requests, in the order of their heads.
         """
-        ...
-
-    def opens_at_ns(self, num_waiting: int, num_seats: int, oldest_ns: int) -> int:
-        """When an empty engine may admit those who wait, the oldest since `oldest_ns`."""
         ...
 
     def room(self, wants: IntArray, computed: IntArray, counts: IntArray, budget: int) -> int:
@@ -42,13 +37,8 @@ class Batching(Protocol):
         ...
 
     def share(self, wants: IntArray, computed: IntArray, budget: int) -> tuple[IntArray, IntArray]:
-        """(counts, padding) per seat: own tokens and dead tokens to launch. Their sum is at most `budget`."""
+        """(counts, padding) per slot: own tokens and dead tokens to launch. Their sum is at most `budget`."""
         ...
-
-
-def bucket_of(request: Request, limits: Sequence[int]) -> int:
-    """Number of limits the prompt exceeds: with 512 and 4096, prompts of 512, 4096 and 9000 are in 0, 1 and 2."""
-    return bisect_left(limits, request.prompt_tokens)
 
 
 class Continuous:
@@ -64,6 +54,7 @@ class Continuous:
 
     holds = False
     blocked = Blocked.TOKENS
+    patience_ns = 0
 
     def __init__(
         self,
@@ -82,9 +73,6 @@ class Continuous:
         present = sorted({*prefilling, *waiting})
         return present[step % len(present)] if present else None
 
-    def opens_at_ns(self, num_waiting: int, num_seats: int, oldest_ns: int) -> int:
-        return 0
-
     def room(self, wants: IntArray, computed: IntArray, counts: IntArray, budget: int) -> int:
         if not self.decode_first:  # admitted prompts push the decodes out of this step
             counts = counts[~_decoding(wants, computed)]
@@ -102,7 +90,7 @@ class Continuous:
             if not decoding.all():
                 counts = np.where(decoding, 0, counts)
         if int(counts.sum()) > budget:
-            # budget >= seats, so single tokens always fit; prompts take what is left in plan order
+            # budget >= max_num_seqs, so single tokens always fit; prompts take what is left in plan order
             single = np.minimum(counts, 1)
             rest = counts - single
             before = np.cumsum(rest) - rest
@@ -113,9 +101,9 @@ class Continuous:
 class Static:
     """Request-level batching: a batch is admitted into an empty engine and runs until its longest member ends.
 
-    holds=False (`compact-freed`): finished rows are not launched and freed; the seat stays empty until the batch ends.
-    holds=True (`compact-held`):   finished rows are not launched, but keep seat and blocks until the batch ends.
-    patience_ns: an empty engine waits so long for the seats to fill before it starts with fewer.
+    holds=False (`compact-freed`): finished rows are not launched and freed; the slot stays empty until the batch ends.
+    holds=True (`compact-held`):   finished rows are not launched, but keep slot and blocks until the batch ends.
+    patience_ns: an empty engine waits so long for a full batch before it starts with fewer requests.
     buckets: a batch is formed from the prompts of one bucket, that of the request that goes first.
     """
 
@@ -129,14 +117,11 @@ class Static:
     def turn(self, prefilling: Sequence[int], waiting: Sequence[int], step: int) -> int | None:
         return waiting[0] if waiting and not prefilling else None
 
-    def opens_at_ns(self, num_waiting: int, num_seats: int, oldest_ns: int) -> int:
-        return 0 if num_waiting >= num_seats else oldest_ns + self.patience_ns
-
     def room(self, wants: IntArray, computed: IntArray, counts: IntArray, budget: int) -> int:
         return budget if len(wants) == 0 else 0
 
     def takes(self, want: int, room: int, resumed: bool) -> int:
-        return min(1, room)  # a batch is bounded by seats and KV; the budget only shapes its steps
+        return min(1, room)  # a batch is bounded by slots and KV; the budget only shapes its steps
 
     def share(self, wants: IntArray, computed: IntArray, budget: int) -> tuple[IntArray, IntArray]:
         return _DECODE_FIRST.share(wants, computed, budget)
@@ -151,7 +136,7 @@ class PaddedStatic(Static):
                       |<- step 1: budget // rows columns ->|<- step 2 ...
 
     Left padding means that a row's remaining tokens are the last `want` of the remaining columns, so one formula
-    covers prefill and decode; nobody decodes before the rectangle's last column, where all get their first token.
+    covers prefill and decode; no row decodes before the rectangle's last column, where all get their first token.
     """
 
     def __init__(self, *, patience_ns: int = 0, buckets: tuple[int, ...] = ()) -> None:
@@ -170,5 +155,5 @@ _DECODE_FIRST = Continuous()
 
 
 def _decoding(wants: IntArray, computed: IntArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Seats that are past their prompt. A last prompt chunk of one token counts too: it costs the same."""
+    """Slots that are past their prompt. A last prompt chunk of one token counts too: it costs the same."""
     return (wants <= 1) & (computed > 0)

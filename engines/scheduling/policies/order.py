@@ -1,4 +1,4 @@
-"""Order: who goes first.
+"""Order: which waiting request is admitted first, and whether others may be admitted before a head that lacks KV.
 
 Within a queue a rank never changes with time, so waiting is a heap and is never sorted again; linear ageing is such a
 rank, since  length - rate * (now - arrival)  orders like  length + rate * arrival.  Between queues (one per tenant) the
@@ -22,7 +22,7 @@ class Order:
     moves = False  # True if turns change while requests are served
 
     def rank(self, request: Request) -> float:
-        """Smaller goes first; equal ranks go by submission. Asked once, at submit."""
+        """Smaller goes first; equal ranks go by submission. Called once, at submit."""
         return 0.0
 
     def turn(self, tenant: str) -> float:
@@ -114,8 +114,8 @@ class Fair(Order):
     """Virtual token counter per tenant (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024).
 
     A tenant pays w_p = 1 per prompt token at admission and w_q = 2 per output token, over its weight; the one that has
-    paid least goes next. A tenant that returns after a pause is lifted to the least counter of those who wait, or to
-    the last one served, so that idleness earns no credit.
+    paid least goes next. A tenant that returns after a pause is lifted to the least counter of those with waiting
+    requests, or to that of the last one served, so that idleness earns no credit.
     """
 
     moves = True
@@ -137,7 +137,7 @@ class Fair(Order):
         self.paid[request.tenant] = max(self.turn(request.tenant), floor)
 
     def admitted(self, request: Request) -> None:
-        if request.fresh:  # what was paid for once is not paid for again
+        if request.fresh:  # a prompt is paid for once
             self._pay(request.tenant, self.PROMPT_WEIGHT * request.prompt_tokens)
         self._last_served = request.tenant
 
@@ -181,13 +181,13 @@ class Ageing(Order):
 
 
 class SkipAhead:
-    """Up to `bypasses` requests may go before a head that waits for KV; then blocks are kept for the head alone.
+    """Up to `limit` requests may be admitted before a head of a queue that lacks KV; then no others are.
 
-    0 is strict: nobody passes.
+    0 is strict.
     """
 
-    def __init__(self, bypasses: int = 0) -> None:
-        self.bypasses = bypasses
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit
 
-    def may_pass(self, head: Request) -> bool:
-        return head.bypassed < self.bypasses
+    def may_skip(self, head: Request) -> bool:
+        return head.times_skipped < self.limit

@@ -1,4 +1,8 @@
-"""Pressure: who must give way when a seated request needs a block and none is available, and what becomes of it."""
+"""Preemption: which running request loses its slot, and what becomes of it.
+
+KV pressure: a running request needs a block and none is available. A Victims policy chooses the request, a Pressure
+policy its fate. Priority preemption: a waiting request is more urgent than a running one.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from engines.scheduling.slots import Slots
 
 
 class Fate(Enum):
-    RECOMPUTE = "recompute"  # give up all blocks, keep the place in the queue, compute again later
+    RECOMPUTE = "recompute"  # free all blocks, keep the rank in the queue, compute again later
     SWAP = "swap"  # move the blocks to the host, bring them back later; RECOMPUTE where the host pool is full
     REJECT = "reject"  # end with finish_reason "rejected"
 
@@ -38,72 +42,70 @@ class Reject:
 
 
 class Delay:
-    """Nobody is ever evicted: only admission waits. Sound with full-reserve alone, where seated requests never ask."""
+    """No request is preempted: only admission waits. Sound with full-reserve alone: it reserves all blocks."""
 
     def fate(self, victim: Request) -> Fate:
-        raise AssertionError("delay implies full-reserve admission, under which no seated request runs short")
+        raise AssertionError("delay implies full-reserve admission, under which no running request lacks a block")
 
 
 class Victims(Protocol):
-    """Who gives way. Called before anything of the step is planned, so a victim is never a planned row."""
+    """Chooses the request to preempt, before anything of the step is planned: a victim is never a planned row."""
 
-    def choose(self, slots: IntArray, rows: Slots) -> int:
-        """One of `slots` (live seats in plan order, best rank first)."""
+    def choose(self, candidates: IntArray, slots: Slots) -> int:
+        """One of `candidates` (active slots in plan order, best rank first)."""
         ...
 
 
 class Newest:
     """The last in plan order, prompts (which come after the decodes) first."""
 
-    def choose(self, slots: IntArray, rows: Slots) -> int:
-        prefilling = slots[rows.known[slots] - rows.computed[slots] > 1]
-        return int(prefilling[-1] if len(prefilling) else slots[-1])
+    def choose(self, candidates: IntArray, slots: Slots) -> int:
+        prefilling = candidates[slots.known[candidates] - slots.computed[candidates] > 1]
+        return int(prefilling[-1] if len(prefilling) else candidates[-1])
 
 
 class LeastComputed:
-    """The one whose eviction throws the least work away; of equals the last in plan order."""
+    """The one whose preemption throws the least work away; of equals the last in plan order."""
 
-    def choose(self, slots: IntArray, rows: Slots) -> int:
-        backwards = slots[::-1]
-        return int(backwards[np.argmin(rows.computed[backwards])])
+    def choose(self, candidates: IntArray, slots: Slots) -> int:
+        backwards = candidates[::-1]
+        return int(backwards[np.argmin(slots.computed[backwards])])
 
 
 class LowestPriority:
     """The least urgent; of equals the last in plan order."""
 
-    def choose(self, slots: IntArray, rows: Slots) -> int:
-        backwards = slots[::-1]
-        return int(backwards[np.argmax(rows.priority[backwards])])
+    def choose(self, candidates: IntArray, slots: Slots) -> int:
+        backwards = candidates[::-1]
+        return int(backwards[np.argmax(slots.priority[backwards])])
 
 
-class Yielding(Protocol):
-    moves: bool  # False if nobody ever gets up
+class ForPriority(Protocol):
+    preempts: bool  # False if it never does
 
-    def who(self, head: Request, rows: Slots) -> int | None:
-        """The slot of the request that gets up for `head`, or None."""
+    def victim_for(self, head: Request, slots: Slots) -> int | None:
+        """The slot of the request to preempt for `head`, the head of a queue, or None."""
         ...
 
 
 class NoPriorityPreemption:
-    moves = False
+    preempts = False
 
-    def who(self, head: Request, rows: Slots) -> int | None:
+    def victim_for(self, head: Request, slots: Slots) -> int | None:
         return None
 
 
 class PriorityPreemption:
-    """The last in plan order gets up for a head that is strictly more urgent.
+    """Preempts the last in plan order for a head that is strictly more urgent.
 
-    Needs the priority order: there the last seat has the worst rank, so who got up waits behind the head, and who was
-    seated in this very step, before the head, is never asked.
+    Needs the priority order: there the last slot has the worst rank, so the victim waits behind the head, and a request
+    that was admitted in this very step, before the head, is never a victim.
     """
 
-    moves = True
+    preempts = True
 
-    def who(self, head: Request, rows: Slots) -> int | None:
-        slots = rows.in_order()
-        if len(slots) == 0:
+    def victim_for(self, head: Request, slots: Slots) -> int | None:
+        if slots.num_taken == 0:
             return None
-        last = rows.request[int(slots[-1])]
-        assert last is not None
+        last = slots.request_in(int(slots.in_order()[-1]))
         return last.slot if last.priority > head.priority and last.rank > head.rank else None

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engines.ledger import LEDGER, check_identities
+from engines.ledger import LEDGER
 from engines.loop import VirtualClock
 from engines.reference.executor import TorchExecutor
 from engines.reference.kv_pool import KVPool
@@ -18,6 +18,7 @@ from engines.reference.sampling import columns, sample
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.plan import StepPlan
 from engines.scheduling.request import GREEDY, Request, Sampling
+from tests.ledger_identities import check_identities
 
 NONE = np.empty(0, dtype=np.int64)
 

@@ -7,13 +7,14 @@ import threading
 import numpy as np
 import pytest
 
-from engines.base import Observer, RequestRow, RunRecord, Signal, SilentObserver
-from engines.ledger import check_identities
+from engines.base import Observer, RunRecord, Signal, SilentObserver
 from engines.reference.disaggregated import DisaggregatedReferenceEngine
 from engines.reference.engine import ReferenceEngine
 from engines.reference.model.weights import LoadedModel, load_model
+from engines.request_table import RequestRow
 from engines.scheduling.config import DisaggregatedConfig, SchedulerConfig
 from engines.scheduling.request import Request, Sampling
+from tests.ledger_identities import check_identities
 from workloads.errors import CbbenchError
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan

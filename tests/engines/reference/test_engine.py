@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from engines.base import SilentObserver
-from engines.ledger import check_identities
 from engines.reference.engine import ReferenceEngine
 from engines.reference.kv_capacity import default_kv_blocks
 from engines.reference.model.weights import LoadedModel, load_model
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import Sampling
+from tests.ledger_identities import check_identities
 from workloads.errors import CbbenchError
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from engines.base import RunRecord, SilentObserver
-from engines.ledger import LEDGER, check_identities
-from engines.loop import VirtualClock, run_loop
+from engines.ledger import LEDGER
+from engines.loop import Instance, VirtualClock, run_loop
 from engines.scheduling.config import SchedulerConfig
+from engines.scheduling.delivery import Outcome
 from engines.scheduling.plan import StepPlan, StepResult
 from engines.scheduling.request import Request
-from engines.scheduling.scheduler import Outcome, Scheduler
+from engines.scheduling.scheduler import Scheduler
+from tests.ledger_identities import check_identities
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 from workloads.source import Incoming, PlanSource
@@ -223,12 +225,10 @@ def run_counting(plan: RequestPlan, chosen: SchedulerConfig, *, depth: int = 0, 
         )
 
     return run_loop(
-        chosen.build(),
-        CountingExecutor(clock),
+        Instance(chosen.build(), CountingExecutor(clock), depth),
         PlanSource(plan, Pacing(plan.arrivals_ugap, **pacing)),  # type: ignore[arg-type]
         clock,
         SilentObserver(),
         planned=len(plan),
         make_request=make,
-        depth=depth,
     )

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engines.base import EngineError
 from engines.ledger import Blocked
 from engines.scheduling.request import Request, State
 from tests.engines.scheduling.driving import Driven, req
+from workloads.errors import CbbenchError
 
 
 def _with_tokens(index: int, prompt: int, output: int) -> Request:
@@ -95,7 +95,7 @@ def test_no_request_is_both_evicted_and_planned() -> None:
 
 def test_budget_below_the_seats_is_a_usage_error() -> None:
     """FastDeploy#7499: with a budget under the number of decodes the tail never got a token."""
-    with pytest.raises(EngineError, match=r"--max-num-batched-tokens: 4 is less than --max-num-seqs 8"):
+    with pytest.raises(CbbenchError, match=r"^max_num_batched_tokens: 4 is less than `max_num_seqs` 8"):
         Driven.of(max_num_seqs=8, max_num_batched_tokens=4)
 
 
@@ -176,7 +176,7 @@ def test_delay_never_evicts() -> None:
 
 @pytest.mark.parametrize("knobs", [{"mode": "static"}, {"on_kv_pressure": "delay"}])
 def test_full_prompt_where_full_reserve_is_implied_is_a_usage_error(knobs: dict[str, object]) -> None:
-    with pytest.raises(EngineError, match=r"--admission: .* implies full-reserve"):
+    with pytest.raises(CbbenchError, match=r"^admission: .* implies full-reserve"):
         Driven.of(admission="full-prompt", **knobs)
 
 

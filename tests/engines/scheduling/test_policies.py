@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engines.base import EngineError
 from engines.ledger import Blocked
 from engines.scheduling.request import Request
 from engines.scheduling.resource_gate import Quota
 from tests.engines.scheduling.driving import STEP_NS, Driven, req
+from workloads.errors import CbbenchError
 
 
 def _ends(d: Driven) -> list[int]:
@@ -101,7 +101,7 @@ def test_urgent_request_waits_for_a_seat_or_takes_one_but_never_passes_the_gate(
 
 
 def test_preempting_for_priority_needs_the_priority_order() -> None:
-    with pytest.raises(EngineError, match="--preempt-for-priority: needs --order priority"):
+    with pytest.raises(CbbenchError, match=r"^preempt_for_priority: needs `order` priority"):
         Driven.of(preempt_for_priority=True)
 
 
@@ -122,7 +122,7 @@ def test_victim_order_is_a_policy(victim: str, index: int) -> None:
     d.submit(req(0, 12, 9, priority=9), req(1, 4, 30), req(2, 12, 9))
     while not any(row["preempted"] for row in d.ledger):
         d.step()
-    assert [r.index for r in d.scheduler.seating.waiting] == [index]
+    assert [r.index for r in d.scheduler.waiting] == [index]
     assert d.ledger[-1]["evicted_tokens"] > 0
     d.drain()
 

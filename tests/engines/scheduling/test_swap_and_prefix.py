@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engines.base import EngineError
 from engines.scheduling.request import Request
 from tests.engines.scheduling.driving import Driven, req
+from workloads.errors import CbbenchError
 
 
 def _tokens(index: int, prompt: int, output: int, *, tenant: str = "default", fill: int = 0) -> Request:
@@ -47,7 +47,7 @@ def test_swapped_requests_resume_before_anybody_is_admitted() -> None:
     d.submit(req(0, 4, 12), req(1, 4, 12), req(2, 4, 12))
     while not any(row["swapped_out"] for row in d.ledger):
         d.step()
-    swapped = next(iter(d.scheduler.seating.waiting))
+    swapped = next(iter(d.scheduler.waiting))
     d.submit(*(req(i, 1, 1) for i in range(10, 14)))  # shorter: they would go first, if it had no blocks to get back
     d.drain()
     assert swapped.stints[-1].admitted <= min(r.stints[0].admitted for r in d.finished if r.index >= 10)
@@ -66,14 +66,14 @@ def test_swapped_in_mid_prompt_loses_and_repeats_nothing() -> None:
 def test_abort_of_a_swapped_request_leaks_nothing(depth: int) -> None:
     d = Driven.of(kv_blocks=6, on_kv_pressure="swap", swap_blocks=8, depth=depth)
     d.submit(*(req(i, 4, 12) for i in range(3)))
-    while not any(r.host_blocks for r in d.scheduler.seating.waiting):
+    while not any(r.host_blocks for r in d.scheduler.waiting):
         d.step()
-    d.abort(next(r.index for r in d.scheduler.seating.waiting if r.host_blocks))
+    d.abort(next(r.index for r in d.scheduler.waiting if r.host_blocks))
     d.drain()
 
 
 def test_swap_without_a_host_pool_is_a_usage_error() -> None:
-    with pytest.raises(EngineError, match="--on-kv-pressure swap: needs --swap-blocks"):
+    with pytest.raises(CbbenchError, match=r"^on_kv_pressure: swap needs `swap_blocks`"):
         Driven.of(on_kv_pressure="swap")
 
 

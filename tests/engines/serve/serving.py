@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from engines.loop import Runtime, WallClock
+from engines.loop import Instance, WallClock
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.plan import StepPlan, StepResult
 from engines.serve.app import ServedModel
@@ -167,9 +167,9 @@ def echo_server(step_s: float = 0.0, depth: int = 0, **settings: Any) -> tuple[S
     config = SchedulerConfig(**{"kv_blocks": 64, "max_model_len": 512, "max_num_seqs": 8} | settings)
     clock = WallClock()
     executor = EchoExecutor(clock, step_s)
-    runtime = Runtime(config.build(frozenset({EOS})), executor, clock, depth)
+    instance = Instance(config.build(frozenset({EOS})), executor, depth)
     served = ServedModel("echo", 512, config.max_model_len, config.kv_blocks * config.block_size)
-    return Server(runtime, clock, load_model_text(None), served, kv_blocks=config.kv_blocks), executor
+    return Server(instance, clock, load_model_text(None), served, kv_blocks=config.kv_blocks), executor
 
 
 @contextmanager

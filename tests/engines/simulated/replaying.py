@@ -9,7 +9,7 @@ import numpy as np
 
 from engines.base import RunRecord, SilentObserver
 from engines.ledger import StepArray
-from engines.loop import Clock, Executor, run_loop
+from engines.loop import Clock, Executor, Instance, run_loop
 from engines.request_table import RequestRow
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.plan import StepPlan, StepResult
@@ -81,8 +81,7 @@ def _incoming(row: RequestRow) -> Incoming:
 def replay(record: RunRecord, config: SchedulerConfig) -> RunRecord:
     clock = RecordedClock(record.steps)
     return run_loop(
-        config.build(),
-        RecordedExecutor(record.steps, clock),
+        Instance(config.build(), RecordedExecutor(record.steps, clock)),
         RecordedSource(record.rows),
         clock,
         SilentObserver(),

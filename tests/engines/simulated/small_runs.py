@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engines.base import Observer, RunRecord, SilentObserver
-from engines.loop import Executor, VirtualClock, run_loop
+from engines.loop import Executor, Instance, VirtualClock, run_loop
 from engines.scheduling.config import SchedulerConfig
 from engines.simulated.cost import CostExecutor
 from engines.simulated.engine import PROMPT_IDS, make_request
@@ -39,8 +39,7 @@ def run_step_by_step(
     """What SimulatedEngine must equal: the loop of every engine, one step at a time."""
     clock = VirtualClock()
     return run_loop(
-        config.build(),
-        executor(clock),
+        Instance(config.build(), executor(clock), depth),
         PlanSource(
             plan,
             Pacing(plan.arrivals_ugap, **pacing),  # type: ignore[arg-type]
@@ -50,7 +49,6 @@ def run_step_by_step(
         observer or SilentObserver(),
         planned=len(plan),
         make_request=make_request,
-        depth=depth,
     )
 
 

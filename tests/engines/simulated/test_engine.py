@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from engines.base import RunRecord, SilentObserver
-from engines.ledger import check_identities
 from engines.scheduling.config import SchedulerConfig
 from engines.simulated.engine import SimulatedEngine
 from tests.engines.simulated.small_runs import STEP_TIMES, assert_same_record, run_step_by_step
+from tests.ledger_identities import check_identities
 from workloads.pacing import Pacing
 from workloads.plan import UGAP, RequestPlan
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engines.base import RunRecord, SilentObserver
-from engines.loop import VirtualClock, run_loop
+from engines.loop import Instance, VirtualClock, run_loop
 from engines.scheduling.config import SchedulerConfig
 from engines.simulated.engine import make_request
 from tests.engines.simulated.replaying import (
@@ -48,12 +48,12 @@ def test_recorded_step_times_give_the_same_plans_and_request_times(
     first = PlanLog(JitterExecutor(clock, seed=1))
     source = PlanSource(plan, Pacing(plan.arrivals_ugap, **pacing))  # type: ignore[arg-type]
     common = {"planned": len(plan), "make_request": make_request}
-    recorded = run_loop(config.build(), first, source, clock, SilentObserver(), **common)  # type: ignore[arg-type]
+    recorded = run_loop(Instance(config.build(), first), source, clock, SilentObserver(), **common)  # type: ignore[arg-type]
 
     recorded_clock = RecordedClock(recorded.steps)
     second = PlanLog(RecordedExecutor(recorded.steps, recorded_clock))
     source_again = RecordedSource(recorded.rows)
-    replayed = run_loop(config.build(), second, source_again, recorded_clock, SilentObserver(), **common)  # type: ignore[arg-type]
+    replayed = run_loop(Instance(config.build(), second), source_again, recorded_clock, SilentObserver(), **common)  # type: ignore[arg-type]
 
     assert second.plans == first.plans
     assert_same_record(replayed, recorded)
