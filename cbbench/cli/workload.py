@@ -104,7 +104,7 @@ def sample(
 
 
 def _rows(plan: RequestPlan, *, shorten: bool) -> list[dict[str, Any]]:
-    """The requests as rows of a workload file; tenant and priority only where they say something."""
+    """The requests as rows of a workload file; tenant and priority only if some differ from the default."""
     columns: dict[str, list[Any]] = {"output_tokens": plan.output_tokens.tolist()}
     if plan.texts is None:
         columns = {"prompt_tokens": plan.prompt_tokens.tolist()} | columns
@@ -117,7 +117,7 @@ def _rows(plan: RequestPlan, *, shorten: bool) -> list[dict[str, Any]]:
 
 
 def _said(texts: PromptTexts, index: int, *, shorten: bool) -> dict[str, Any]:
-    """What a request says, as a file has it; or in few words under one name, as a table has it."""
+    """The content of a request as in a file; or shortened and under one name, as in a table."""
     content = texts.content(index)
     if not shorten:
         return {"prompt": content} if isinstance(content, str) else {"messages": content}

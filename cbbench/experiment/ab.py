@@ -88,7 +88,7 @@ def _config(settings: Mapping[str, Any]) -> RunSettings:
 
 
 def _differences(configs: Sequence[RunSettings], pair: ComparedRuns) -> str:
-    """The settings asked for that are not the same; what was left to the engine as it says that it took it."""
+    """Settings that differ between A and B; of those left to the engine, the values in its run.json."""
     before, after = ({name: _shown(value) for name, value in one.flat().items()} for one in configs)
     secret = {name for name, one in RunSettings.all().items() if one.facts.secret}
     chosen = [name for name in before if before[name] != after[name] and name not in secret]

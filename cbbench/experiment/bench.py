@@ -85,7 +85,7 @@ class Bench:
         )
 
     def engine(self, settings: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
-        """An engine with these settings, and what run.json says of it."""
+        """An engine with these settings, and its entry in run.json."""
         if strangers := {one.tenant for one in settings.scheduler.quota} - set(plan.tenants):
             raise CbbenchError("quota", f"{min(strangers)}: no such tenant; the workload has {', '.join(plan.tenants)}")
         return self.factory.engine(settings, plan)

@@ -54,6 +54,6 @@ def _labels(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def _by_mode(runs: Sequence[StoredRun]) -> bool:
-    """Do the modes tell them apart?"""
+    """Whether every run has a mode of its own."""
     modes = [one.run.engine.mode for one in runs]
     return None not in modes and len(set(modes)) == len(modes)

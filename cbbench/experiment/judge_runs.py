@@ -126,8 +126,8 @@ def judgement_of(question: Question) -> Judgement:
 
 
 def refuse_missing_parts(runs: Sequence[StoredRun], judgement: Judgement) -> None:
-    """CbbenchError for an SLA on a tenant, say, that a run does not have. Neither an interrupted run nor a file without
-    single requests can tell."""
+    """CbbenchError for an SLA on a part of the load (a tenant, a stage) that a run does not have. Interrupted runs and
+    files without single requests are not checked."""
     for one in runs:
         if one.record is None or one.run.interrupted:
             continue

@@ -115,8 +115,8 @@ def _report_sweep(folder: Path, *, json: bool, charts: bool) -> int:
 
 
 def show_breakdown(folder: Path) -> None:
-    """The parts of TTFT and E2EL, and the requests that waited longest, which only the raw files tell. Nothing where no
-    request completed."""
+    """The parts of TTFT and E2EL, and the requests that waited longest, read from the raw files. Nothing if no request
+    completed."""
     run, (record, notes) = read_run(folder), load(folder)
     parts = breakdown(record)
     summary = parts.summary() or (run.summary.breakdown if run.summary else None)

@@ -95,7 +95,7 @@ def run(settings: RunSettings, asked: Sequence[float] | None = None) -> int:
 
 
 def measure(bench: Bench, settings: RunSettings, folder: Path, title: str) -> RunFile:
-    """Run `settings` into `folder`. Ctrl-C ends it early; the result then says that it was interrupted."""
+    """Run `settings` into `folder`. Ctrl-C ends it early; the result is then marked as interrupted."""
     plan = bench.plan(settings)
     pacing = Pacing(
         plan.arrivals_ugap,

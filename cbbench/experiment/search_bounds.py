@@ -1,4 +1,4 @@
-"""Where an adaptive sweep looks, unless the command line says; for a rate it probes the peak throughput first."""
+"""The range of an adaptive sweep, if none was given; for a rate it is found by probing the peak throughput first."""
 
 from __future__ import annotations
 

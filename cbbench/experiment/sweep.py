@@ -30,7 +30,7 @@ from workloads.errors import CbbenchError, ExitCode
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """What the command line says beside the settings of a run."""
+    """The options of a sweep beside the settings of a run."""
 
     param: str
     values: tuple[str, ...] = ()
@@ -139,8 +139,8 @@ def show(state: SweepFile, folder: Path, *, json: bool) -> None:
 
 
 def code_of(state: SweepFile, interrupted: bool) -> int:
-    """3 when no setting meets the SLA (where each is other work: when one misses it), 5 when that cannot be told as
-    something it bounds was not measured; when none could run at all, 6 if that was for want of a server, else 2."""
+    """3 if no setting meets the SLA (if values are different workloads: if one misses it), 5 if a bounded metric was
+    not measured; if none could run at all, 6 if that was for want of a server, else 2."""
     ran = [point for point in state.points if point.error is None]
     invalid = bool(ran) and all(point.validity and point.validity.verdict == "invalid" for point in ran)
     no_server = any(point.exit_code == ExitCode.SERVER for point in state.points)

@@ -25,7 +25,7 @@ Setting = tuple[Value, ...]  # one value per parameter
 
 @dataclass(frozen=True)
 class Target:
-    """One run to make. Without a config it cannot run, and `error` says why."""
+    """One run to make. config None: it cannot run, for the reason in `error`."""
 
     setting: Setting
     repeat: int  # from 0

@@ -89,12 +89,12 @@ def configs(given: Mapping[str, Any]) -> tuple[RunSettings, RunSettings]:
     real = {name: value for name, value in given.items() if runs_on(name, "reference")}
     simulated = {name: value for name, value in given.items() if runs_on(name, "simulated")}
     if "step_time_model" in step_times:
-        simulated.pop("gpu_memory_utilization", None)  # a fitted model says nothing of a memory's size
+        simulated.pop("gpu_memory_utilization", None)  # a fitted model has no memory size
     return build_settings({**simulated, "engine": "simulated"}), build_settings(real)
 
 
 def runs_on(name: str, kind: EngineKind) -> bool:
-    """Whether it is a setting of that kind of engine. A name that is none of ours is refused later."""
+    """Whether it is a setting of that kind of engine. True for an unknown name, which is refused later."""
     known = RunSettings.all().get(name)
     return known is None or kind in known.facts.engines
 
@@ -112,7 +112,7 @@ def start_of(settings: RunSettings) -> Setting:
 
 
 def load_setting(settings: RunSettings) -> str | None:
-    """Which says how much there is to do; None: all requests arrive at once, or when a trace says."""
+    """The setting that bounds the load; None: all requests arrive at once, or at the times of a trace."""
     return (
         "rate" if settings.load.rate is not None else "concurrency" if settings.load.concurrency is not None else None
     )

@@ -57,7 +57,7 @@ def checked(given: Mapping[str, Any], model: type[RunSettings] = RunSettings) ->
 
 
 def value_of(setting: Setting, given: Any) -> Any:
-    """The value of one setting. CbbenchError says what would be right."""
+    """The value of one setting. CbbenchError with what was wrong and what would be right."""
     if isinstance(given, str) and setting.is_list:
         given = [given]  # one alone needs no list
     if isinstance(given, tuple) and setting.is_list:
@@ -166,7 +166,7 @@ def _refuse_conflicts(settings: RunSettings) -> None:
     if workload.temperature == 0 and (workload.top_k or workload.top_p < 1):
         name = "top_k" if workload.top_k else "top_p"
         raise CbbenchError(name, "needs `temperature` above 0: temperature 0 is greedy")
-    # The scheduler checks its own settings; any pool, context and budget will do to hear its opinion early.
+    # The scheduler checks its own settings; any pool, context and budget will do to find conflicts early.
     scheduler = scheduler_config(
         settings,
         kv_blocks=settings.scheduler.kv_blocks or 1,

@@ -1,4 +1,4 @@
-"""What a setting says about itself, beside its type and range; and the settings of a model, found by their flat names.
+"""The facts of a setting beside its type and range; and the settings of a model, by flat name.
 
 A setting is one field of one struct:
 
@@ -33,7 +33,7 @@ SERVER = "says which server is loaded; start one for each value with {PARAM} in 
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What the type of a setting does not say.
+    """The facts of a setting that its type does not hold.
 
     metavar     what stands for the value in help
     panel       the part of help it stands in
@@ -94,7 +94,7 @@ class FromText(Struct, frozen=True):
 
 
 class Setting(Struct, frozen=True):
-    """One setting of a model: where it is, what it takes, and what it says about itself.
+    """One setting of a model: its place, its type and its facts.
 
     kind: the type of one value as it is given, without None and without the bounds, which are in meta.
     """

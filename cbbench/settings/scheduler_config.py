@@ -9,7 +9,7 @@ from engines.scheduling.config import SchedulerConfig
 def scheduler_config(
     settings: RunSettings, *, kv_blocks: int, max_model_len: int, max_num_batched_tokens: int
 ) -> SchedulerConfig:
-    """With what the model, the memory and the plan have said. CbbenchError where settings contradict each other."""
+    """The arguments depend on model, memory and plan. CbbenchError if settings conflict."""
     chosen = settings.scheduler
     return SchedulerConfig(
         kv_blocks=kv_blocks,

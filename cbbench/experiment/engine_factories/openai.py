@@ -25,7 +25,7 @@ class OpenAI:
         self._base = base
 
     def encode(self) -> None:
-        """The server does, and says so in its usage."""
+        """None: the server tokenizes, and reports its counts in `usage`."""
 
     def context_tokens(self, settings: RunSettings) -> int:
         if settings.scheduler.max_model_len:

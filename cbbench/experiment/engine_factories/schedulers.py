@@ -1,4 +1,4 @@
-"""The scheduler that an engine of ours gets, or the two of a disaggregated one; and what run.json says of it."""
+"""The scheduler of an engine of ours, or the two of a disaggregated one, and its entry in run.json."""
 
 from __future__ import annotations
 
