@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from cbbench.settings.facts import Setting
+    from cbbench.settings.facts import SettingField
     from cbbench.settings.run import RunSettings
 
 ON_OFF = ", on or off"
@@ -53,7 +53,7 @@ def run_options() -> list[inspect.Parameter]:
 
 
 def options_of(
-    model: type[RunSettings], wanted: Callable[[Setting], bool] = lambda one: True
+    model: type[RunSettings], wanted: Callable[[SettingField], bool] = lambda one: True
 ) -> list[inspect.Parameter]:
     """An option for every setting of the model, and a hidden one for every name of the last release."""
     known = model.all()
@@ -69,7 +69,7 @@ def options_of(
     return options
 
 
-def _option(name: str, one: Setting, text: str, *, hidden: bool = False) -> inspect.Parameter:
+def _option(name: str, one: SettingField, text: str, *, hidden: bool = False) -> inspect.Parameter:
     panel, kind = one.facts.panel, one.value_type
     if kind is bool and not one.facts.switch:
         # In a panel of their own: beside two names the help of other options would have no room in 80 columns.

@@ -4,7 +4,7 @@ parameters                             values
 max-num-seqs                           8,16,32
 max-num-seqs,max-num-batched-tokens    8,16,32 and 512,2048
 prompt-buckets                         512,4096|1024     with | between values that have commas
-knob, with {knob} in `launch`          a,b               whatever the server takes
+word, with {word} in `launch`          a,b               whatever the server takes
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def parse_values(
 
 
 def _guessed(words: Sequence[str]) -> list[Value]:
-    """Whatever a server's knob may take: whole numbers, numbers or words."""
+    """Whatever the setting of a server may take: whole numbers, numbers or words."""
     for kind in (int, float):
         with suppress(ValueError):
             return [kind(word) for word in words]

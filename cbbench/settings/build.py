@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from cbbench.settings.facts import SET, Setting
+from cbbench.settings.facts import SET, SettingField
 from cbbench.settings.run import RunSettings
 from cbbench.settings.scheduler_config import scheduler_config
 from cbbench.settings.workload import MOST_REQUESTS
@@ -56,7 +56,7 @@ def checked(given: Mapping[str, Any], model: type[RunSettings] = RunSettings) ->
     return values
 
 
-def value_of(setting: Setting, given: Any) -> Any:
+def value_of(setting: SettingField, given: Any) -> Any:
     """The value of one setting. CbbenchError with what was wrong and what would be right."""
     if isinstance(given, str) and setting.is_list:
         given = [given]  # one alone needs no list
@@ -72,7 +72,7 @@ def value_of(setting: Setting, given: Any) -> Any:
     return value
 
 
-def _parsed(setting: Setting, given: Any) -> Any:
+def _parsed(setting: SettingField, given: Any) -> Any:
     if setting.facts.parse is None:
         return given
     module, _, function = setting.facts.parse.partition(":")
@@ -82,7 +82,7 @@ def _parsed(setting: Setting, given: Any) -> Any:
         raise CbbenchError(setting.name, str(error)) from None
 
 
-def problem_with(setting: Setting, given: Any) -> str:
+def problem_with(setting: SettingField, given: Any) -> str:
     """What a value should have been, by the setting's choices or type."""
     if setting.choices:
         return f"{given!r} is not one of {', '.join(setting.choices)}"
@@ -143,7 +143,7 @@ def _refuse_settings_of_others(settings: RunSettings, given: Mapping[str, Any]) 
         raise CbbenchError("gpu_telemetry", "`engine` simulated computes on no GPU")
 
 
-def _refuse_alone(settings: RunSettings, setting: Setting, value: Any) -> None:
+def _refuse_alone(settings: RunSettings, setting: SettingField, value: Any) -> None:
     """A setting that means something beside another one alone."""
     for other, wanted in setting.facts.needs.items():
         found = settings.get(other)

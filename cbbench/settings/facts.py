@@ -93,7 +93,7 @@ class FromText(Struct, frozen=True):
         return self.text
 
 
-class Setting(Struct, frozen=True):
+class SettingField(Struct, frozen=True):
     """One setting of a model: its place, its type and its facts.
 
     kind: the type of one value as it is given, without None and without the bounds, which are in meta.
@@ -132,16 +132,16 @@ class Setting(Struct, frozen=True):
 
 
 @cache
-def settings_of(model: type[Struct]) -> dict[str, Setting]:
+def settings_of(model: type[Struct]) -> dict[str, SettingField]:
     """Every setting of a model of nested structs, by flat name, in the order of help."""
-    found: dict[str, Setting] = {}
+    found: dict[str, SettingField] = {}
     for group in msgspec.structs.fields(model):
         for field in msgspec.structs.fields(group.type):
             hint, meta = _without_meta(field.type)
             facts = (meta.extra or {})["facts"]
             kind = facts.given if facts.parse is not None else _without_none(hint)
             assert field.encode_name not in found, f"two settings are called {field.encode_name}"
-            found[field.encode_name] = Setting(
+            found[field.encode_name] = SettingField(
                 field.encode_name, group.name, field.name, kind, field.default, meta, facts
             )
     return found

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from cbbench.settings.engine import EngineSettings, ServerSettings
-from cbbench.settings.facts import EngineKind, FromText, Setting, settings_of
+from cbbench.settings.facts import EngineKind, FromText, SettingField, settings_of
 from cbbench.settings.scheduler import DisaggregationSettings, SchedulerSettings
 from cbbench.settings.workload import LoadSettings, OutputSettings, SloSettings, WorkloadSettings
 
@@ -31,7 +31,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     output: OutputSettings = OutputSettings()
 
     @classmethod
-    def all(cls) -> dict[str, Setting]:
+    def all(cls) -> dict[str, SettingField]:
         """By flat name."""
         return settings_of(cls)
 

@@ -61,6 +61,18 @@ def test_a_folder_may_have_packages_of_our_rooms_names(tmp_path: Path) -> None:
     assert "azure-conv" in done.stdout
 
 
+def test_a_checkout_finds_its_own_rooms() -> None:
+    """Also where another version is installed, although the current folder is taken off the path."""
+    root = Path(__file__).parents[2]
+    run = "sys.argv[1:] = ['workload', 'list']; runpy.run_module('cbbench', run_name='__main__')"
+    code = f"import atexit, runpy, sys; atexit.register(lambda: print(sys.modules['workloads'].__file__)); {run}"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=root, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.splitlines()[-1]).parents[1] == root
+
+
 def test_import_is_light() -> None:
     assert loaded_by("import sys, cbbench;") == []
 
