@@ -55,10 +55,10 @@ def command(
 
 
 def _build(settings: RunSettings, name: str) -> Server:
-    from cbbench.experiment.engine_factories.reference import Reference
+    from cbbench.experiment.engine_factories.reference import ReferenceFactory
     from engines.serve.server import reference_server
 
-    reference = Reference(settings)
+    reference = ReferenceFactory(settings)
     scheduler = reference.scheduler(settings, reference.kv_blocks(settings, most=None))
     return reference_server(
         reference.model,

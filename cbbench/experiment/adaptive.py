@@ -27,7 +27,7 @@ Number = int | float
 
 
 @dataclass(frozen=True)
-class Search:
+class AdaptiveSearch:
     low: Number
     high: Number
     whole: bool  # only whole numbers can be set
@@ -44,7 +44,7 @@ class Round:
     why: str
 
 
-def next_round(search: Search, curve: Sequence[CurvePoint]) -> Round:
+def next_round(search: AdaptiveSearch, curve: Sequence[CurvePoint]) -> Round:
     """`curve`: all settings measured so far, those that could not run too."""
     tried = {one.values[0] for one in curve}
     line = sorted((one for one in curve if one.runs), key=_at)
@@ -70,12 +70,12 @@ def next_round(search: Search, curve: Sequence[CurvePoint]) -> Round:
     return Round((), _found(search, line))
 
 
-def _aim(search: Search) -> str:
+def _aim(search: AdaptiveSearch) -> str:
     aims = ["the knee", *(["saturation"] if search.climbs else []), *(["the edge of the SLA"] if search.judged else [])]
     return f"around {', '.join(aims)}"
 
 
-def ladder(search: Search) -> list[Number]:
+def ladder(search: AdaptiveSearch) -> list[Number]:
     """LOW, the powers of two between, HIGH."""
     exponents = range(math.floor(math.log2(search.low)) + 1, math.ceil(math.log2(search.high)))
     powers = [as_number(2.0**exponent) for exponent in exponents]
@@ -83,7 +83,7 @@ def ladder(search: Search) -> list[Number]:
     return [search.low, *(one for one in possible if search.low < one < search.high), search.high]
 
 
-def between(search: Search, left: Number, right: Number) -> Number | None:
+def between(search: AdaptiveSearch, left: Number, right: Number) -> Number | None:
     """The middle of a gap that is worth looking into."""
     if right / left <= CLOSE:
         return None
@@ -98,12 +98,12 @@ def _at(one: CurvePoint) -> float:
     return float(one.values[0])
 
 
-def _knee_gaps(search: Search, line: Sequence[CurvePoint]) -> list[tuple[Number, Number]]:
+def _knee_gaps(search: AdaptiveSearch, line: Sequence[CurvePoint]) -> list[tuple[Number, Number]]:
     top = knee(line, search.latency)
     return _gaps_beside(line, top, line) if top is not None else []
 
 
-def _sla_gaps(search: Search, line: Sequence[CurvePoint]) -> list[tuple[Number, Number]]:
+def _sla_gaps(search: AdaptiveSearch, line: Sequence[CurvePoint]) -> list[tuple[Number, Number]]:
     best = best_within_sla(line) if search.judged else None
     if best is None:
         return []
@@ -128,7 +128,7 @@ def _number(value: Value) -> Number:
     return value
 
 
-def _found(search: Search, line: Sequence[CurvePoint]) -> str:
+def _found(search: AdaptiveSearch, line: Sequence[CurvePoint]) -> str:
     """Where the knee and the edge of the SLA are, and between which neighbours."""
     top = knee(line, search.latency)
     if top is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from cbbench.experiment.adaptive import Round, Search, next_round
+from cbbench.experiment.adaptive import AdaptiveSearch, Round, next_round
 from cbbench.experiment.benches import Benches, BenchPerPoint, OneBench
 from cbbench.experiment.campaign import Campaign
 from cbbench.experiment.run import default_folder
@@ -88,8 +88,13 @@ def _adaptive(swept: Sweep, asked: SweepRequest) -> int:
             if capacity is None:  # Ctrl-C
                 return _end(campaign, base, False)
             bounds = bounds_of_rate(capacity)
-        search = Search(*bounds, isinstance(bounds[1], int) and kind is not float, param == "rate" and kind is float,
-                        latency_of_knee(swept.params), bool(base.slo.sla))  # fmt: skip
+        search = AdaptiveSearch(
+            *bounds,
+            whole=isinstance(bounds[1], int) and kind is not float,
+            climbs=param == "rate" and kind is float,
+            latency=latency_of_knee(swept.params),
+            judged=bool(base.slo.sla),
+        )
         whole, step = campaign.measure(campaign.settings_done), Round((), "")
         while whole and (step := next_round(search, merge(campaign.state.points))).values:
             print(f"{step.why}: {param} {', '.join(map(str, step.values))}", file=sys.stderr)

@@ -41,14 +41,14 @@ def tune(given: Mapping[str, Any], *, most_runs: int, confirm_runs: int, proof_r
     folder = Path(real.output.folder) if real.output.folder else default_folder("tune")
     if folder.exists() and any(folder.iterdir()):
         raise CbbenchError("output", f"{folder} is not empty; choose a new folder")
-    search = Search("explore", explored, folder)
+    search = TuneSearch("explore", explored, folder)
     stages = [search.run(start_of(explored), most_runs)]
     if not search.interrupted:
         for proof, stage in proofs(explored, stages[0].best, folder, proof_requests):
             search = proof
             stages.append(stage)
     if real is not explored and not search.interrupted:
-        search = Search("confirm", real, folder)
+        search = TuneSearch("confirm", real, folder)
         stages.append(search.run(stages[-1].best.setting, confirm_runs, until_met=True))
     # Beside the real engine, what only the simulator reads is none of its settings.
     chosen = {name: value for name, value in given.items() if real is explored or runs_on(name, "reference")}
@@ -141,7 +141,7 @@ def enough_requests(settings: RunSettings, best: Trial, most: int) -> int | None
     return enough if enough > settings.workload.num_requests else None
 
 
-def proofs(settings: RunSettings, best: Trial, folder: Path, most: int) -> Iterator[tuple[Search, Stage]]:
+def proofs(settings: RunSettings, best: Trial, folder: Path, most: int) -> Iterator[tuple[TuneSearch, Stage]]:
     """With as many requests as a proof seems to take; once more where it turns out to take more, if `most` will do."""
     purposes: tuple[Purpose, ...] = ("prove", "prove-again")
     for purpose in purposes:
@@ -149,7 +149,7 @@ def proofs(settings: RunSettings, best: Trial, folder: Path, most: int) -> Itera
         if enough is None or (purpose == "prove-again" and not (best.meets and best.needed and best.needed <= most)):
             return
         settings = settings.replaced(num_requests=enough, duration=None)
-        search = Search(purpose, settings, folder)
+        search = TuneSearch(purpose, settings, folder)
         stage = search.run(best.setting, PROOF_RUNS, until_met=True)
         yield search, stage
         if search.interrupted:
@@ -157,7 +157,7 @@ def proofs(settings: RunSettings, best: Trial, folder: Path, most: int) -> Itera
         best = stage.best
 
 
-class Search:
+class TuneSearch:
     """One engine, loaded once, and the runs tried on it."""
 
     def __init__(self, purpose: Purpose, settings: RunSettings, folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cbbench.experiment.adaptive import CLOSE, MOST_SETTINGS, Round, Search, between, ladder, next_round
+from cbbench.experiment.adaptive import CLOSE, MOST_SETTINGS, AdaptiveSearch, Round, between, ladder, next_round
 from cbbench.experiment.search_bounds import bounds_of_rate, parse_between
 from reports.curves import merge
 from reports.recommend import recommend
@@ -21,10 +21,10 @@ from workloads.errors import CbbenchError
 
 Call = Callable[..., Outcome]
 SIMULATED = ("--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b")
-SLOTS = Search(1, 400, whole=True, climbs=False, latency="p99_tpot_ms", judged=False)
+SLOTS = AdaptiveSearch(1, 400, whole=True, climbs=False, latency="p99_tpot_ms", judged=False)
 
 
-def search_to_the_end(search: Search, measure: Callable[[float], Point]) -> tuple[list[float], Round]:
+def search_to_the_end(search: AdaptiveSearch, measure: Callable[[float], Point]) -> tuple[list[float], Round]:
     """Everything measured, in order, and the round that ended it."""
     points: list[Point] = []
     while (step := next_round(search, merge(points))).values:
@@ -50,7 +50,7 @@ def test_the_knee_of_a_known_law_is_bracketed() -> None:
 
 
 def test_a_knee_at_the_upper_end_is_called_one() -> None:
-    _, last = search_to_the_end(Search(1, 16, True, False, "p99_tpot_ms", False), slots)
+    _, last = search_to_the_end(AdaptiveSearch(1, 16, True, False, "p99_tpot_ms", False), slots)
     assert "at 16, the largest value tried" in last.why
     assert "may lie beyond 16" in last.why
 
@@ -67,7 +67,7 @@ def queue(value: float, sla_ms: float = 200) -> Point:
 
 
 def test_a_rate_climbs_one_by_one_until_saturated_and_the_sla_is_bisected() -> None:
-    measured, last = search_to_the_end(Search(0.5, 64, False, True, "p99_ttft_ms", True), queue)
+    measured, last = search_to_the_end(AdaptiveSearch(0.5, 64, False, True, "p99_ttft_ms", True), queue)
     assert measured[:6] == [0.5, 1, 2, 4, 8, 16], "nothing above 16 is tried, as 16 is saturated"
     assert max(measured) == 16
     edge = 10 * 180 / 230  # where the wait of `queue` makes 200 ms
@@ -87,7 +87,7 @@ def test_the_best_within_the_sla_and_the_smaller_one_that_is_recommended_are_tol
         judged = SlaResult("p99_tpot_ms<=50", "p99_tpot_ms", 10, 50, 0.95, 99, 99.0, "pass", "")
         return Point(values=(int(value),), folder="", output_token_per_s=speed, p99_tpot_ms=10.0, sla=(judged,))
 
-    measured, last = search_to_the_end(Search(1, 128, True, False, "p99_tpot_ms", True), flat)
+    measured, last = search_to_the_end(AdaptiveSearch(1, 128, True, False, "p99_tpot_ms", True), flat)
     chosen = recommend(["max-num-seqs"], [flat(value) for value in measured], ["p99_tpot_ms<=50"]).values
     assert chosen is not None
     assert chosen[0] < 64
@@ -101,7 +101,7 @@ def test_it_is_bounded_and_says_so() -> None:
         return Point(values=(value,), folder="", output_token_per_s=ragged.count, p99_tpot_ms=1.0)  # type: ignore[attr-defined]
 
     ragged.count = 0  # type: ignore[attr-defined]
-    measured, last = search_to_the_end(Search(1, 2**40, True, False, "p99_tpot_ms", False), ragged)
+    measured, last = search_to_the_end(AdaptiveSearch(1, 2**40, True, False, "p99_tpot_ms", False), ragged)
     assert len(measured) >= MOST_SETTINGS
     assert last.why.startswith(f"Stopped after {len(measured)} settings")
 
@@ -118,12 +118,12 @@ def test_settings_that_cannot_run_are_not_tried_again() -> None:
 
 
 def test_steps() -> None:
-    assert ladder(Search(3, 20, True, False, "", False)) == [3, 4, 8, 16, 20]
-    assert ladder(Search(0.25, 2, False, True, "", False)) == [0.25, 0.5, 1, 2]
+    assert ladder(AdaptiveSearch(3, 20, True, False, "", False)) == [3, 4, 8, 16, 20]
+    assert ladder(AdaptiveSearch(0.25, 2, False, True, "", False)) == [0.25, 0.5, 1, 2]
     assert between(SLOTS, 16, 32) == 23
     assert between(SLOTS, 7, 8) is None
     assert between(SLOTS, 1, 2) is None
-    assert between(Search(1, 9, False, True, "", False), 4, 8) == 5.66
+    assert between(AdaptiveSearch(1, 9, False, True, "", False), 4, 8) == 5.66
     assert bounds_of_rate(10.0) == (1, 64)
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cbbench.experiment.engine_factories.reference import Reference
+from cbbench.experiment.engine_factories.reference import ReferenceFactory
 from cbbench.settings.run import RunSettings
 
 SWAPPING = RunSettings.of({"model": "tiny", "device": "cpu", "dtype": "fp32", "on_kv_pressure": "swap"})
@@ -21,7 +21,7 @@ def test_the_host_pool_is_the_kv_pools_size_within_a_quarter_of_the_hosts_memory
     pytest.importorskip("torch")
     monkeypatch.setattr("engines.reference.kv_capacity.free_bytes", lambda device: 100 * BLOCK_BYTES)
     config = SWAPPING.replaced(swap_blocks=asked)
-    reference = Reference(config)
+    reference = ReferenceFactory(config)
     assert reference.scheduler(config, 1000).swap_blocks == expected
     assert reference.scheduler(config, 20).swap_blocks == (asked or 20)
 
@@ -44,7 +44,7 @@ def test_two_pools_share_the_memory_of_one_gpu(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     config = RunSettings.of({"model": "tiny", "disaggregate": disaggregate})
-    reference = Reference(config)
+    reference = ReferenceFactory(config)
     monkeypatch.setattr(reference, "model", SimpleNamespace(device="cuda"))
     monkeypatch.setattr(reference, "kv_blocks_in_memory", lambda config: 1000)
     assert reference.kv_blocks(config, most) == expected

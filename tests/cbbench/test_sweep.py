@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cbbench.experiment.campaign import claimed
-from cbbench.experiment.engine_factories.reference import Reference
+from cbbench.experiment.engine_factories.reference import ReferenceFactory
 from tests.cbbench.conftest import TINY, Outcome
 from tests.cbbench.test_interrupt import wait_for_lines
 
@@ -180,14 +180,14 @@ def test_a_plan_is_built_once_a_point_and_a_file_read_and_tokenised_once(
     words = ("one", "two words", "three more words")
     Path("prompts.jsonl").write_text("".join(json.dumps({"prompt": one, "output_tokens": 3}) + "\n" for one in words))
     seen: Counter[Any] = Counter()
-    real_encode = Reference.encode
+    real_encode = ReferenceFactory.encode
 
-    def encode(self: Reference) -> Any:
+    def encode(self: ReferenceFactory) -> Any:
         tokenise = real_encode(self)
         assert tokenise is not None
         return lambda content: seen.update([str(content)]) or tokenise(content)
 
-    monkeypatch.setattr(Reference, "encode", encode)
+    monkeypatch.setattr(ReferenceFactory, "encode", encode)
     tiny = ("--model", "tiny", "--device", "cpu", "--workload", "prompts.jsonl")
     outcome = cbbench("sweep", what[0], "--values", what[1], *tiny, "-o", "out")
     assert outcome.code == 0, outcome.err

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from cbbench.experiment.engine_factories.openai import OpenAI
-from cbbench.experiment.engine_factories.reference import Reference
-from cbbench.experiment.engine_factories.simulated import Simulated
+from cbbench.experiment.engine_factories.openai import OpenAIFactory
+from cbbench.experiment.engine_factories.reference import ReferenceFactory
+from cbbench.experiment.engine_factories.simulated import SimulatedFactory
 from cbbench.settings.run import RunSettings
 from engines.base import Engine
 from reports.schema import EngineInfo
@@ -31,5 +31,5 @@ class EngineFactory(Protocol):
 
 def factory_for(settings: RunSettings) -> EngineFactory:
     if settings.server.url is not None or settings.engine.kind == "openai":
-        return OpenAI(settings)
-    return Simulated(settings) if settings.engine.kind == "simulated" else Reference(settings)
+        return OpenAIFactory(settings)
+    return SimulatedFactory(settings) if settings.engine.kind == "simulated" else ReferenceFactory(settings)

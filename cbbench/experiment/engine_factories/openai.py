@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 API_KEY_VARIABLE = "OPENAI_API_KEY"
 
 
-class OpenAI:
+class OpenAIFactory:
     """A server at a URL. Its settings are its own: it is only asked which model it serves, and how long a context."""
 
     def __init__(self, base: RunSettings) -> None:

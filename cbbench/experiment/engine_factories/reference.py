@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from engines.reference.model.weights import LoadedModel
 
 
-class Reference:
+class ReferenceFactory:
     """Model settings (model, weights, device, dtype) come from `base`; everything else from each run's settings."""
 
     def __init__(self, base: RunSettings) -> None:

@@ -36,7 +36,7 @@ def deployment_of(settings: RunSettings) -> Deployment | None:
     )
 
 
-class Simulated:
+class SimulatedFactory:
     def __init__(self, base: RunSettings) -> None:
         self._base = base
 
