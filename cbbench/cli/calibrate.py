@@ -13,7 +13,7 @@ from cbbench.cli.options import DEBUG, takes
 
 if TYPE_CHECKING:
     from engines.simulated.step_time import FittedStepTimes
-    from reports.schema import EngineInfo
+    from reports.schema import EngineInfo, RunFile
 
 
 @takes(DEBUG)
@@ -34,7 +34,8 @@ def command(
     from engines.simulated.step_time import STEP_TIMES_FILE, Origin, save_step_times
     from reports.folder import read_record, read_run
 
-    engines = [read_run(folder).engine for folder in runs]
+    recorded = [read_run(folder) for folder in runs]
+    engines = [run.engine for run in recorded]
     _check_alike(runs, engines)
     config = engines[0].config
     step_times = calibrate(
@@ -42,7 +43,7 @@ def command(
         Origin(
             source=", ".join(folder.name for folder in runs),
             model=engines[0].model,
-            device=engines[0].device,
+            device=_hardware(recorded[0]) or engines[0].device,
             kv_blocks=config.get("kv_blocks"),
             block_size=config.get("block_size"),
             max_model_len=config.get("max_model_len"),
@@ -77,6 +78,14 @@ def _check_alike(runs: Sequence[Path], engines: Sequence[EngineInfo]) -> None:
             )
         if (engine.model, engine.device) != (first.model, first.device):
             raise CbbenchError(None, f"{folder}: another model or device than {runs[0]}, so its step times differ")
+
+
+def _hardware(run: RunFile) -> str | None:
+    """The GPU that the run was on, by the name that --hardware has for it."""
+    from engines.simulated.hardware import hardware_named
+
+    gpu = run.environment.get("gpu")
+    return None if run.engine.device != "cuda" or not gpu else hardware_named(str(gpu.get("name", "")))
 
 
 def describe(step_times: FittedStepTimes) -> str:

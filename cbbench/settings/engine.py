@@ -45,7 +45,8 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
         str | None,
         Meta(
             description="With `engine` simulated, instead of `step_time_model`: uncalibrated step times of a GPU: "
-            "h100, h200, b200, a100, l40s, rtx4090, mi300x, ... Default: none.",
+            "h100, h200, b200, a100, l40s, rtx4090, mi300x, ... Beside it: those of the run, moved to this GPU by the "
+            "data sheets. Default: none.",
             extra=_of_engine("NAME", engines=SIMULATED, unswept=ONCE, loaded_once=True),
         ),
     ] = None

@@ -45,6 +45,9 @@ Fit = Callable[[FloatArray, FloatArray], "Terms"]  # columns [steps, k] and ns [
 FOLDS = 5  # contiguous parts of the run, each predicted from the others: steps close in time are too similar
 KNEES_TOKENS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 TOKENS = 3  # the column of tokens in mixed steps
+ROWS = 1
+KNEES_ROWS = (4, 8, 16, 32, 64, 128, 256)
+KNEE_GAIN = 0.9  # a knee in the rows must leave at most this share of the error without it
 PRIOR_WEIGHT = 0.2  # of one step, against a coefficient of twice its prior or 0
 NO_PRIOR: FloatArray = np.zeros(0)
 
@@ -128,7 +131,7 @@ def calibrate(
     in_decode = (_columns(rows, measured.kv)[decode], duration_ns[decode])
     in_mixed = _columns(rows, measured.kv, measured.tokens, measured.prefill_pairs, measured.prefill_kv)[mixed]
     regimes: dict[str, tuple[FloatArray, FloatArray, Fit]] = {
-        "decode": (*in_decode, fit_linear),
+        "decode": (*in_decode, fit_decode),
         "mixed": (in_mixed, duration_ns[mixed], partial(fit_with_knee, prior_ns=fit_linear(*in_decode).ns)),
         "gap": (*_gap_samples(measured), fit_linear),
     }
@@ -219,15 +222,15 @@ def _rounded(ns: float) -> float:
 
 
 def _decode_terms(fitted: Terms) -> DecodeTerms:
-    step, row, kv = (_rounded(ns) for ns in fitted.ns.tolist())
-    return DecodeTerms(step=step, row=row, kv=kv)
+    step, row, kv, *beyond = (_rounded(ns) for ns in fitted.ns.tolist())
+    return DecodeTerms(step=step, row=row, kv=kv, beyond_knee=beyond[0] if beyond else 0.0, knee_rows=fitted.knee or 0)
 
 
 def _mixed_terms(fitted: Terms) -> MixedTerms:
     step, row, kv, token, pair, prefill_kv, beyond = (_rounded(ns) for ns in fitted.ns.tolist())
-    assert fitted.knee_tokens is not None
+    assert fitted.knee is not None
     return MixedTerms(
-        step=step, token=token, beyond_knee=beyond, knee_tokens=fitted.knee_tokens,
+        step=step, token=token, beyond_knee=beyond, knee_tokens=fitted.knee,
         row=row, kv=kv, pair=pair, prefill_kv=prefill_kv,
     )  # fmt: skip
 
@@ -242,13 +245,14 @@ def _gap_terms(fitted: Terms) -> GapTerms:
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Coefficients in ns of [1, rows, ...]; with a knee, of [1, rows, kv, tokens, ..., tokens beyond the knee]."""
+    """Coefficients in ns of [1, rows, kv, ...]; with a knee, the last one is of the column's part beyond it."""
 
     ns: FloatArray
-    knee_tokens: int | None = None
+    knee: int | None = None  # of `column`
+    column: int = 0
 
     def predict(self, x: FloatArray) -> FloatArray:
-        out: FloatArray = (x if self.knee_tokens is None else _with_knee(x, self.knee_tokens)) @ self.ns
+        out: FloatArray = (x if self.knee is None else _with_knee(x, self.knee, self.column)) @ self.ns
         return out
 
 
@@ -256,13 +260,26 @@ def fit_linear(x: FloatArray, y: FloatArray) -> Terms:
     return Terms(_non_negative(x, y)[0])
 
 
+def fit_decode(x: FloatArray, y: FloatArray) -> Terms:
+    """Linear in the rows, or with the best of a few knees where that is clearly better: a GPU computes a few rows in
+    the time in which it reads the weights, and beyond them each row takes longer."""
+    rows, (linear, error) = x[:, ROWS], _non_negative(x, y)
+    fits = [
+        (*_non_negative(_with_knee(x, knee, ROWS), y), knee) for knee in KNEES_ROWS if rows.min() < knee < rows.max()
+    ]
+    best = min(fits, key=lambda fit: fit[1], default=None)
+    if best is None or best[1] > KNEE_GAIN * error:
+        return Terms(linear)
+    return Terms(best[0], best[2], ROWS)
+
+
 def fit_with_knee(x: FloatArray, y: FloatArray, prior_ns: FloatArray) -> Terms:
     """The best of a few knees inside the range of tokens seen. prior_ns: expected coefficients of the first columns."""
     tokens = x[:, TOKENS]
     inside = [knee for knee in KNEES_TOKENS if tokens.min() < knee < tokens.max()] or [int(tokens.max())]
-    fits = [(_non_negative(_with_knee(x, knee), y, prior_ns), knee) for knee in inside]
+    fits = [(_non_negative(_with_knee(x, knee, TOKENS), y, prior_ns), knee) for knee in inside]
     (ns, _), knee = min(fits, key=lambda fit: fit[0][1])
-    return Terms(ns, knee)
+    return Terms(ns, knee, TOKENS)
 
 
 def _non_negative(x: FloatArray, y: FloatArray, prior_ns: FloatArray = NO_PRIOR) -> tuple[FloatArray, float]:
@@ -293,5 +310,5 @@ def hold_out_error(x: FloatArray, y: FloatArray, fit: Fit) -> HoldOut:
     )
 
 
-def _with_knee(x: FloatArray, knee_tokens: int) -> FloatArray:
-    return np.column_stack((x, np.maximum(x[:, TOKENS] - knee_tokens, 0)))
+def _with_knee(x: FloatArray, knee: int, column: int) -> FloatArray:
+    return np.column_stack((x, np.maximum(x[:, column] - knee, 0)))

@@ -80,3 +80,10 @@ def find_hardware(name: str) -> Hardware:
     if name not in HARDWARE:
         raise CbbenchError("hardware", f"{name!r} is not one of {', '.join(HARDWARE)}")
     return HARDWARE[name]
+
+
+def hardware_named(device: str) -> str | None:
+    """The name here of a GPU as its driver calls it ("NVIDIA H100 80GB HBM3"); None where it is not known."""
+    plain = device.lower().replace(" ", "").replace("-", "")
+    names = sorted(HARDWARE, key=len, reverse=True)  # a100-40gb before a100 before a10
+    return next((name for name in names if name.replace("-", "") in plain), None)

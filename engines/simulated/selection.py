@@ -7,7 +7,7 @@ from pathlib import Path
 from engines.simulated.data_sheet import Deployment, kv_blocks_in_memory, step_times_of
 from engines.simulated.hardware import HARDWARE, find_hardware
 from engines.simulated.shapes import find_shape
-from engines.simulated.step_time import FIELD, StepTimeModel, load_step_times
+from engines.simulated.step_time import FIELD, FittedStepTimes, StepTimeModel, load_step_times
 from workloads.errors import CbbenchError
 from workloads.plan import RequestPlan
 
@@ -15,12 +15,11 @@ MEMORY_SHARE = 0.9  # of the card, for weights and KV, unless `gpu_memory_utiliz
 
 
 def select_step_times(path: Path | None, model: str, deployment: Deployment | None) -> StepTimeModel:
-    """Those of a file or a calibrated run's folder, or the analytical ones of `model` as deployed. Raises
-    CbbenchError."""
-    if path is not None and deployment is not None:
-        raise CbbenchError(FIELD, "calibrated step times and those of `hardware` exclude each other; give one of them")
+    """Those of a file or a calibrated run's folder, moved to `deployment` where that is other hardware; without a file
+    the analytical ones of `model` as deployed. Raises CbbenchError."""
     if path is not None:
-        return load_step_times(path)
+        fitted = load_step_times(path)
+        return fitted if deployment is None else _moved(fitted, deployment)
     if deployment is None:
         raise CbbenchError(
             "engine",
@@ -28,6 +27,26 @@ def select_step_times(path: Path | None, model: str, deployment: Deployment | No
             f"{'|'.join(HARDWARE)}",
         )
     return step_times_of(model, find_shape(model), find_hardware(deployment.hardware), deployment)
+
+
+def _moved(fitted: FittedStepTimes, deployment: Deployment) -> FittedStepTimes:
+    """Calibrated step times on other hardware. Raises CbbenchError where a data sheet cannot say what changes."""
+    known = fitted.origin.device
+    if known not in HARDWARE:
+        raise CbbenchError(
+            "hardware",
+            f"these step times were measured on {known or 'an unknown device'}, which has no data sheet here, so they "
+            f"cannot be moved; known are {', '.join(HARDWARE)}",
+        )
+    if deployment != Deployment(hardware=deployment.hardware):
+        raise CbbenchError(
+            "hardware", "calibrated step times keep their number of GPUs and precision; only the GPU moves"
+        )
+    if known == deployment.hardware:
+        return fitted
+    here, there = find_hardware(known), find_hardware(deployment.hardware)
+    reading, computing = here.bytes_per_s / there.bytes_per_s, here.flop_per_s / there.flop_per_s
+    return fitted.moved(reading, computing, deployment.hardware)
 
 
 def refuse_free_swaps(step_times: StepTimeModel) -> None:
@@ -99,7 +118,7 @@ def default_kv_blocks(
     if deployment is None:
         return None
     return kv_blocks_in_memory(
-        find_shape(model),
+        find_shape(origin.model or model),
         find_hardware(deployment.hardware),
         deployment,
         block_size=block_size,

@@ -2,7 +2,7 @@
 
 Two regimes, because attention runs another kernel when every row has a single token:
 
-    decode-only   step + row·rows + kv·ΣKV
+    decode-only   step + row·rows + beyond_knee·max(0, rows - knee) + kv·ΣKV
     mixed         step + token·tokens + beyond_knee·max(0, tokens - knee) + row·rows + kv·ΣKV of single-token rows
                        + pair·Σ(query, key) pairs of the chunks + prefill_kv·ΣKV in front of the chunks
 
@@ -53,6 +53,8 @@ class DecodeTerms(msgspec.Struct, frozen=True, kw_only=True):
     step: float
     row: float
     kv: float
+    beyond_knee: float = 0.0  # per row beyond `knee_rows`, on top of `row`
+    knee_rows: int = 0
 
 
 class MixedTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,6 +202,33 @@ class FittedStepTimes(msgspec.Struct, frozen=True, kw_only=True):
             ),
         )
 
+    def moved(self, reading: float, computing: float, hardware: str) -> FittedStepTimes:
+        """The model on other hardware, by its data sheet: what reads memory takes `reading` times as long, what
+        computes `computing` times. The gap, in which the host plans, stays. No longer calibrated."""
+        decode, mixed, origin = self.decode, self.mixed, self.origin
+        return msgspec.structs.replace(
+            self,
+            calibrated=False,
+            decode=DecodeTerms(
+                step=decode.step * reading, row=decode.row * computing, kv=decode.kv * reading,
+                beyond_knee=decode.beyond_knee * computing, knee_rows=decode.knee_rows,
+            ),
+            mixed=MixedTerms(
+                step=mixed.step * reading, token=mixed.token * computing, beyond_knee=mixed.beyond_knee * computing,
+                knee_tokens=mixed.knee_tokens, row=mixed.row * computing, kv=mixed.kv * reading,
+                pair=mixed.pair * computing, prefill_kv=mixed.prefill_kv * reading,
+            ),
+            swap_block_ns=0.0,
+            origin=msgspec.structs.replace(
+                origin,
+                source=f"{origin.source}, moved from {origin.device} to {hardware} by their data sheets",
+                device=hardware,
+                kv_blocks=None,
+                hold_out={},
+                warnings=(*origin.warnings, f"measured on {origin.device}, not on {hardware}"),
+            ),
+        )  # fmt: skip
+
     def duration_ns(self, shape: StepShape) -> int:
         if shape.decode_only:
             ns = self._decode_base_ns(shape.rows) + self.decode.kv * shape.kv
@@ -240,7 +269,8 @@ class FittedStepTimes(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _decode_base_ns(self, rows: int) -> float:
-        return self.decode.step + self.decode.row * self._launched_rows(rows)
+        launched, terms = self._launched_rows(rows), self.decode
+        return terms.step + terms.row * launched + terms.beyond_knee * max(0, launched - terms.knee_rows)
 
     def _launched_rows(self, rows: int) -> int:
         at = bisect_left(self.row_buckets, rows)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engines.ledger import LEDGER
-from engines.simulated.calibrate import COLUMNS, MeasuredSteps, calibrate, measured_steps
+from engines.simulated.calibrate import COLUMNS, MeasuredSteps, calibrate, fit_decode, measured_steps
 from engines.simulated.step_time import DecodeTerms, FittedStepTimes, Origin, StepShape
 from tests.engines.simulated.small_runs import STEP_TIMES
 from workloads.errors import CbbenchError
@@ -152,3 +152,21 @@ def test_an_old_ledger_is_refused_by_the_names_it_lacks() -> None:
     old = np.zeros(5, [(name, LEDGER[name]) for name in LEDGER.names or () if name not in COLUMNS])
     with pytest.raises(CbbenchError, match="no decode_kv_positions, prefill_kv_positions, prefill_pairs"):
         measured_steps(old)
+
+
+def test_rows_that_take_longer_beyond_a_knee_are_found() -> None:
+    """A GPU reads its weights while it computes the first 64 rows; a straight line would be off at both ends."""
+    decode = DecodeTerms(step=10e6, row=0.0, kv=100.0, beyond_knee=60_000.0, knee_rows=64)
+    rng = np.random.default_rng(3)
+    rows, kv = rng.integers(1, 256, 400), rng.integers(0, 100_000, 400)
+    truth = FittedStepTimes(
+        calibrated=True, decode=decode, mixed=STEP_TIMES.mixed, gap=STEP_TIMES.gap, origin=STEP_TIMES.origin
+    )
+    ns = np.array(
+        [truth.duration_ns(StepShape(n, n, k, 0, 0)) for n, k in zip(rows.tolist(), kv.tolist(), strict=True)]
+    )
+    fitted = fit_decode(np.column_stack((np.ones(400), rows, kv)), ns.astype(np.float64))
+    assert fitted.knee == 64
+    assert fitted.ns.tolist() == pytest.approx([10e6, 0.0, 100.0, 60_000.0], rel=1e-3, abs=1.0)
+    straight = fit_decode(np.column_stack((np.ones(400), rows, kv)), 10e6 + 40_000.0 * rows + 100.0 * kv)
+    assert straight.knee is None

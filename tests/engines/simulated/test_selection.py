@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from engines.simulated.data_sheet import Deployment
+from engines.simulated.hardware import hardware_named
 from engines.simulated.selection import default_context_tokens, default_kv_blocks, refuse_free_swaps, select_step_times
-from engines.simulated.step_time import STEP_TIMES_FILE, StepTimeModel, save_step_times
+from engines.simulated.step_time import STEP_TIMES_FILE, FittedStepTimes, StepTimeModel, save_step_times
 from tests.engines.simulated.small_runs import STEP_TIMES
 from workloads.errors import CbbenchError
 
@@ -81,9 +82,11 @@ def test_blocks_of_another_size_move_in_another_time() -> None:
 
 
 def test_usage_errors_are_one_line_with_the_choices(tmp_path: Path) -> None:
+    a_cpu = tmp_path / "a-cpu.json"
+    save_step_times(STEP_TIMES, a_cpu)
     for step_times, deployment, model, complaint in (
         (None, None, "tiny", r"^engine: simulated needs `step_time_model` RUN .* `hardware` a10\|"),
-        (tmp_path, H100, "tiny", "give one of them"),
+        (a_cpu, H100, "tiny", "^hardware: these step times were measured on an unknown device"),
         (
             None,
             H100,
@@ -99,3 +102,41 @@ def test_usage_errors_are_one_line_with_the_choices(tmp_path: Path) -> None:
 def test_choosing_loads_no_torch() -> None:
     code = "import sys, engines.simulated.selection; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_calibrated_step_times_move_to_other_hardware_by_the_data_sheets(tmp_path: Path) -> None:
+    origin = msgspec.structs.replace(
+        STEP_TIMES.origin, device="a100", model="llama-3.1-8b", kv_blocks=100, block_size=16
+    )
+    fitted = msgspec.structs.replace(STEP_TIMES, origin=origin)
+    save_step_times(fitted, tmp_path / STEP_TIMES_FILE)
+    moved = select_step_times(tmp_path, "tiny", H100)
+    assert isinstance(moved, FittedStepTimes)
+    assert moved.decode.kv == pytest.approx(fitted.decode.kv * 2039 / 3350)
+    assert moved.mixed.pair == pytest.approx(fitted.mixed.pair * 312 / 989)
+    assert moved.gap == fitted.gap
+    assert moved.label == "UNCALIBRATED: a test, moved from a100 to h100 by their data sheets"
+    found = blocks(moved, "tiny", H100)
+    assert found is not None
+    assert found > 20_000, "of an H100's memory beside the model that was measured"
+    same = select_step_times(tmp_path, "tiny", Deployment(hardware="a100"))
+    assert same == fitted
+    with pytest.raises(CbbenchError, match="keep their number of GPUs"):
+        select_step_times(tmp_path, "tiny", Deployment(hardware="h100", gpus=2))
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A10", "a10"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtxpro6000"),
+        ("Tesla T4", None),
+    ],
+)
+def test_a_gpu_is_known_by_the_name_that_its_driver_has_for_it(device: str, name: str | None) -> None:
+    assert hardware_named(device) == name
