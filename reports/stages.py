@@ -92,4 +92,4 @@ class Stages:
 
     def due_ns(self, arrivals_ugap: IntColumn) -> IntColumn:
         """ns: when requests with these unit arrivals are due."""
-        return self.rates.due_ns(arrivals_ugap)
+        return self.rates.due_ns(arrivals_ugap).astype(np.int64)
