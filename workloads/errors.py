@@ -32,7 +32,10 @@ class CbbenchError(Exception):
     """
 
     def __init__(self, field: str | None, message: str, exit_code: ExitCode = ExitCode.USAGE) -> None:
-        super().__init__(message if field is None else f"{field}: {message}")
+        super().__init__(field, message, exit_code)
         self.field = field
         self.message = message
         self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return self.message if self.field is None else f"{self.field}: {self.message}"

@@ -6,6 +6,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -16,10 +17,12 @@ import msgspec
 import psutil
 
 from cbbench import __version__
-from engines.remote.headers import without_values
+from engines.remote.headers import HIDDEN
 
 if TYPE_CHECKING:
     from engines.telemetry import Gpu
+
+HEADER = "--header"
 
 
 def environment(gpu: Gpu | None = None) -> dict[str, Any]:
@@ -72,3 +75,33 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def without_values(words: Sequence[str]) -> list[str]:
+    """The words of a command line, with the names alone of its --header options. Also inside a word that is itself a
+    command line, as those of `compare --ab` are."""
+    kept: list[str] = []
+    for word in words:
+        flag, equals, given = word.partition("=")
+        if kept and kept[-1] == HEADER:
+            kept.append(_name_alone(word))
+        elif flag == HEADER and equals:
+            kept.append(f"{HEADER}={_name_alone(given)}")
+        elif HEADER in word:
+            kept.append(_of_one_word(word))
+        else:
+            kept.append(word)
+    return kept
+
+
+def _of_one_word(word: str) -> str:
+    try:
+        words = shlex.split(word)
+    except ValueError:  # an open quotation: where the value ends is unknown
+        return HIDDEN
+    return word if words == [word] else shlex.join(without_values(words))
+
+
+def _name_alone(text: str) -> str:
+    name, colon, _ = text.partition(":")
+    return f"{name}: {HIDDEN}" if colon else HIDDEN

@@ -1,4 +1,4 @@
-"""StreamedAnswer: what has come back of one request so far, and what it amounts to when it has ended."""
+"""StreamedAnswer: the response to one request as it comes, and whether the request failed once it has ended."""
 
 from __future__ import annotations
 
@@ -13,49 +13,51 @@ from engines.remote.sse import SseEvent, SseParser
 
 FailureKind = Literal[
     "connect",  # no connection
-    "timeout",  # no byte of the answer for too long
+    "timeout",  # no byte of the response for too long
     "http_4xx",
     "http_5xx",
-    "stream_error",  # the server said in the stream that it failed, or spoke gibberish
-    "truncated",  # the connection or the stream ended before the answer did
-    "empty",  # an answer without a token
-    "client",  # we could not: out of sockets, or a bug of ours
+    "stream_error",  # the server reported an error in the stream, or sent a malformed stream
+    "truncated",  # the connection or the stream ended too early
+    "empty",  # a complete stream without a token
+    "client",  # cbbench could not send or read: out of sockets, or a bug
 ]
 
 
 class Failure(NamedTuple):
+    """Why a request failed. It then misses every SLA; it is never a fast success."""
+
     kind: FailureKind
     message: str
 
 
 BODY_HEAD_BYTES = 2048  # kept of a body that is not a stream of events
 
-# Reads one event into the answer: (answer, event, at_ns).
+# Adds one event to the answer: (answer, event, at_ns).
 Interpret = Callable[["StreamedAnswer", SseEvent, int], None]
 
 
 class StreamedAnswer:
-    """Times are of time.monotonic_ns(). A token event is one with text, reasoning or a tool call in it.
+    """Times are of time.monotonic_ns(). A token event has text, reasoning or a tool call in it.
 
-    An event without any may still be a token (of a special kind, or half a character): those are kept apart in
-    `empty_ns`, and counted in when the number of tokens that the server reports proves that they are tokens.
+    An event without any of them may still be a token (a special token, or half a character). These are kept apart in
+    `empty_ns`, and become token events if the server's token count shows that they are tokens.
     """
 
     def __init__(self, interpret: Interpret) -> None:
         self._interpret = interpret
         self._sse: SseParser | None = None
         self._body = b""
-        self._refused: Failure | None = None  # by its head
+        self._refusal: Failure | None = None  # for its status or headers
         self.first_byte_ns: int | None = None
         self.last_byte_ns: int | None = None
         self.status = 0
         self.token_ns = array("q")
         self.empty_ns = array("q")
         self.first_answer_ns: int | None = None  # first token that is not reasoning
-        self.prompt_tokens: int | None = None  # as the server counts; the last one told wins
+        self.prompt_tokens: int | None = None  # counted by the server; the last count reported
         self.output_tokens: int | None = None
         self.finish_reason: str | None = None
-        self.done = False  # the server said that the stream is over
+        self.done = False  # the server has ended the stream, as by [DONE]
         self.failure: Failure | None = None
 
     def head(self, status: int, headers: dict[bytes, bytes], at_ns: int) -> None:
@@ -64,16 +66,18 @@ class StreamedAnswer:
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
         encoding = headers.get(b"content-encoding", b"identity").decode("latin-1")
         if status >= 400:
-            self._refused = Failure("http_5xx" if status >= 500 else "http_4xx", f"HTTP {status}")
+            self._refusal = Failure("http_5xx" if status >= 500 else "http_4xx", f"HTTP {status}")
         elif status >= 300:
-            self._refused = Failure(
+            self._refusal = Failure(
                 "stream_error", f"HTTP {status} to {headers.get(b'location', b'?').decode('latin-1')}"
             )
         elif encoding != "identity":
-            self._refused = Failure("stream_error", f"the answer is encoded ({encoding}), which we did not ask for")
+            self._refusal = Failure(
+                "stream_error", f"the response is encoded ({encoding}), though identity was requested"
+            )
         elif kind in ("application/json", "text/html"):
-            self._refused = Failure("stream_error", f"the answer is no stream of events but {kind}")
-        else:  # text/event-stream, or a server that does not say
+            self._refusal = Failure("stream_error", f"the response is {kind}, not a stream of events")
+        else:  # text/event-stream, or no content type
             self._sse = SseParser()
 
     def body(self, data: bytes, at_ns: int) -> None:
@@ -91,18 +95,18 @@ class StreamedAnswer:
             self.first_answer_ns = at_ns
 
     def fail(self, message: str) -> None:
-        """The server said so in the stream; the first reason stays."""
+        """The stream reports an error, or is malformed; the first reason is kept."""
         self.failure = self.failure or Failure("stream_error", message[:BODY_HEAD_BYTES])
 
     def end(self, broken: Failure | None) -> Failure | None:
-        """Call once when nothing more comes. broken: why the connection ended before the response did.
+        """Call once, when no more bytes will come. broken: why the connection ended before the response, if it did.
 
-        Returns why the request failed, None if it did not.
+        Returns why the request failed, or None.
         """
-        self._prove_empty_events()
-        if self._refused is not None:
+        self._count_empty_events()
+        if self._refusal is not None:
             body = self._body.decode("utf-8", "replace").strip()
-            return Failure(self._refused.kind, f"{self._refused.message}: {body}" if body else self._refused.message)
+            return Failure(self._refusal.kind, f"{self._refusal.message}: {body}" if body else self._refusal.message)
         if self.failure is not None:
             return self.failure
         if not self.done and self.finish_reason is None:
@@ -112,20 +116,20 @@ class StreamedAnswer:
         return None
 
     def gaps_us(self) -> NDArray[np.uint32]:
-        """Per token event the time since the one before, 0 for the first. The gaps add up without rounding errors."""
+        """Time from the token event before, 0 for the first, [token events]. Rounding errors do not add up."""
         if not self.token_ns:
             return np.empty(0, np.uint32)
         at_us = (np.frombuffer(self.token_ns, np.int64) - self.token_ns[0] + 500) // 1000
         return np.diff(at_us, prepend=0).astype(np.uint32)
 
     def coalesced(self) -> int:
-        """Token events that came with another in the same read, and so have no time of their own."""
+        """Number of token events that share a read, and so its time, with the one before."""
         return int((np.diff(np.frombuffer(self.token_ns, np.int64)) == 0).sum()) if self.token_ns else 0
 
-    def _prove_empty_events(self) -> None:
-        """Events without text were tokens if that makes exactly the server's number, or if nothing else can be."""
-        told, seen = self.output_tokens or 0, len(self.token_ns)
-        if self.empty_ns and told and (told == seen + len(self.empty_ns) or seen == 0):
+    def _count_empty_events(self) -> None:
+        """Events without text were tokens if the server's count then matches exactly, or if there are no others."""
+        reported, seen = self.output_tokens or 0, len(self.token_ns)
+        if self.empty_ns and reported and (reported == seen + len(self.empty_ns) or seen == 0):
             self.token_ns = array("q", sorted([*self.token_ns, *self.empty_ns]))
             if self.first_answer_ns is None and not seen:
                 self.first_answer_ns = self.token_ns[0]

@@ -1,4 +1,4 @@
-"""What the client measures about itself, so that its own slowness is never published as the server's."""
+"""What the load client measures about itself, so that its own delays are not reported as the server's."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import msgspec
 
 from engines.base import ClientReport
 
-_SCHEDSTAT = Path("/proc/thread-self/schedstat")  # ns on a core, ns ready to run but without one, time slices
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")  # ns on a core, ns runnable but without one, time slices
 
 
 def core_wait_ns() -> int | None:
-    """Of the calling thread, since it began; None where the kernel does not say."""
+    """Time the calling thread was runnable without a core, since it began; None where the kernel does not report it.
+
+    Other work on the machine causes it, and it looks like a stall of the server.
+    """
     try:
         return int(_SCHEDSTAT.read_text().split()[1])
     except (OSError, IndexError, ValueError):
@@ -26,7 +29,7 @@ _OCTAVES = 45  # up to 9 hours in ns
 
 
 class Histogram(msgspec.Struct):
-    """Durations in ns in logarithmic buckets: bounded memory however many there are, and two can be added."""
+    """Durations in ns, in logarithmic buckets: its memory is bounded, and two can be added."""
 
     counts: list[int] = msgspec.field(default_factory=lambda: [0] * (_PER_OCTAVE * _OCTAVES))
     largest_ns: int = 0
@@ -41,7 +44,7 @@ class Histogram(msgspec.Struct):
         self.largest_ns = max(self.largest_ns, other.largest_ns)
 
     def quantile_ms(self, q: float) -> float | None:
-        """The upper edge of the bucket in which the quantile lies; None of nothing."""
+        """The upper edge of the bucket that holds the quantile; None without values."""
         rank = q * sum(self.counts)
         seen = 0
         for bucket, count in enumerate(self.counts):
@@ -52,15 +55,17 @@ class Histogram(msgspec.Struct):
 
 
 class ClientStats(msgspec.Struct):
-    """Counts of one process; those of several can be added. Times are ns since the run began."""
+    """Counts of one process; those of several add up. Times are ns since the run began."""
 
-    turn_ns: Histogram = msgspec.field(default_factory=Histogram)  # how long a socket that is ready may have waited
-    read_lag_ns: Histogram = msgspec.field(default_factory=Histogram)  # from the kernel's stamp to our read
+    turn_ns: Histogram = msgspec.field(
+        default_factory=Histogram
+    )  # turns of the event loop: the most that a ready socket waited
+    read_lag_ns: Histogram = msgspec.field(default_factory=Histogram)  # from the kernel's stamp to the read
     send_lag_ns: Histogram = msgspec.field(
         default_factory=Histogram
     )  # from when a request could be sent to when it was
     cpu_ns: int = 0
-    core_wait_ns: int | None = 0  # ready to run, but without a core; None: the kernel does not say
+    core_wait_ns: int | None = 0  # runnable, but without a core; None: the kernel does not report it
     wall_ns: int = 0
     reads: int = 0
     kernel_stamped: int = 0  # reads
@@ -71,21 +76,21 @@ class ClientStats(msgspec.Struct):
     sent_ns: tuple[int, int] | None = None
     resends: int = 0
     connections: int = 0
-    prompts_counted: int = 0  # requests whose prompt the server counted
-    prompts_mismatched: int = 0  # and of those, the ones with another number of tokens than planned
+    prompts_counted: int = 0  # requests whose prompt tokens the server counted
+    prompts_mismatched: int = 0  # of those: with another number of tokens than planned
     prompt_tokens_over: int = 0  # sum over these of served - planned
-    prompts_guessed: int = 0  # of completed requests whose tokens nobody counted
+    prompts_guessed: int = 0  # of completed requests whose prompt tokens neither the plan nor the server counted
     answers: int = 0  # completed requests
     short_answers: int = 0  # with fewer output tokens than planned
 
-    def sent_one(self, scheduled_ns: int, ready_ns: int, sent_ns: int) -> None:
+    def count_sent(self, scheduled_ns: int, ready_ns: int, sent_ns: int) -> None:
         self.sent += 1
         self.send_lag_ns.add(sent_ns - ready_ns)
         self.scheduled_ns = _span(self.scheduled_ns, (scheduled_ns, scheduled_ns))
         self.sent_ns = _span(self.sent_ns, (sent_ns, sent_ns))
 
     def merge(self, other: ClientStats) -> None:
-        """Of another process of the same run, at the same time."""
+        """Add those of another process of the same run."""
         for name in ("turn_ns", "read_lag_ns", "send_lag_ns"):
             getattr(self, name).merge(getattr(other, name))
         for name in _SUMS:
@@ -97,7 +102,7 @@ class ClientStats(msgspec.Struct):
         self.sent_ns = _span(self.sent_ns, other.sent_ns)
 
     def report(self, *, open_loop: bool, workers: int) -> ClientReport:
-        rate = _rates(self.scheduled_ns, self.sent_ns) if open_loop else None
+        rate = _achieved_over_offered(self.scheduled_ns, self.sent_ns) if open_loop else None
         return ClientReport(
             stamps=_stamps(self.kernel_stamped, self.reads),
             loop_lag_p99_ms=self.turn_ns.quantile_ms(0.99),
@@ -143,8 +148,8 @@ def _span(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, in
     return min(a[0], b[0]), max(a[1], b[1])
 
 
-def _rates(scheduled_ns: tuple[int, int] | None, sent_ns: tuple[int, int] | None) -> float | None:
-    """Achieved over asked: the time that the schedule gave the requests that were sent, over the time they took."""
+def _achieved_over_offered(scheduled_ns: tuple[int, int] | None, sent_ns: tuple[int, int] | None) -> float | None:
+    """Achieved over offered rate: the scheduled time between the first and last request sent, over the actual one."""
     if scheduled_ns is None or sent_ns is None or sent_ns[1] == sent_ns[0]:
         return None
     return (scheduled_ns[1] - scheduled_ns[0]) / (sent_ns[1] - sent_ns[0])
@@ -153,7 +158,7 @@ def _rates(scheduled_ns: tuple[int, int] | None, sent_ns: tuple[int, int] | None
 def _stamps(kernel: int, reads: int) -> Literal["kernel", "read", "mixed"]:
     if kernel == 0:
         return "read"
-    # The first packets may come before the kernel has switched its stamps on.
+    # The first packets may arrive before the kernel has enabled its stamps.
     return "kernel" if kernel >= 0.99 * reads else "mixed"
 
 

@@ -1,4 +1,4 @@
-"""What to load, and how to reach it."""
+"""Which server to load and how to reach it: RemoteConfig as configured, Target with its address resolved."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from engines.base import EngineError
 from engines.remote.headers import Headers, hide, merged
+from workloads.errors import CbbenchError
 
 Api = Literal["completions", "chat", "tgi"]
 PromptForm = Literal["auto", "ids", "text"]
@@ -20,7 +20,7 @@ PATHS: dict[Api, str] = {
     "chat": "/v1/chat/completions",
     "tgi": "/generate_stream",
 }
-# What people paste after the host and port; all of it names the same server.
+# Paths that a URL may end with, as users paste them; the server is the same.
 _KNOWN_ENDINGS = (*PATHS.values(), "/v1/models", "/v1")
 
 
@@ -30,7 +30,7 @@ class RemoteConfig:
     api: Api = "completions"
     model: str | None = None  # None: the one the server serves
     api_key: str | None = field(default=None, repr=False)
-    headers: Headers = field(default=(), repr=False)  # of every request to the server; they win over our own
+    headers: Headers = field(default=(), repr=False)  # of every request; they replace cbbench's own
     ca_file: str | None = None  # trusted instead of the system's certificate authorities
     prompt_form: PromptForm = "auto"  # auto: token ids where the server takes them, else text
     prompt_seed: int = 0
@@ -43,15 +43,15 @@ class RemoteConfig:
     warmup_requests: int = 4
     workers: int | Literal["auto"] = 1
     connect_timeout_s: float = 10.0
-    read_timeout_s: float = 600.0  # without a byte of the answer
+    read_timeout_s: float = 600.0  # without a byte of the response
     gone_after_s: float = 2.0  # no connection can be opened for this long: the server is gone
     scrape: bool = False  # read the server's metrics during the run
     metrics_url: str | None = None  # None: /metrics of the server itself
-    kernel_stamps: bool = True  # False measures what the stamps are worth
+    kernel_stamps: bool = True  # False: time every read instead, to measure what the kernel's stamps are worth
 
     @property
     def caller(self) -> dict[str, str]:
-        """The headers that say who asks: the key's, and those that were given."""
+        """The headers that identify the caller: the key's, and the configured ones."""
         key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return merged(key, self.headers)
 
@@ -61,14 +61,14 @@ class RemoteConfig:
 
     @property
     def key_problem(self) -> str:
-        """What to look at when the server lets nobody in (HTTP 401 or 403)."""
+        """What to check after HTTP 401 or 403."""
         return (
-            f"the API key is {'wrong' if self.has_key else 'missing'}; it is taken from OPENAI_API_KEY, and a header "
-            "of another name or form from --header 'Name: value'"
+            f"the API key is {'wrong' if self.has_key else 'missing'}; set OPENAI_API_KEY, or `header` if the server "
+            "wants a header of another name or form"
         )
 
     def hide(self, text: str) -> str:
-        """What a server said, without the secrets that it was sent."""
+        """A text of the server's, without the secrets that it was sent."""
         return hide(text, self.caller.items())
 
 
@@ -89,35 +89,36 @@ class Target:
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
 
-def resolve(config: RemoteConfig) -> Target:
-    """Raises EngineError, in one line, for a URL that cannot be right or a host that is not known."""
+def resolve(config: RemoteConfig, field: str = "url") -> Target:
+    """Raises CbbenchError for a URL that cannot be right or a host that is not known. field: the setting it is from."""
     url = config.url if "://" in config.url else f"http://{config.url}"
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError as error:
-        raise EngineError(f"--url {config.url}: {error}") from None
+        raise CbbenchError(field, f"{config.url}: {error}") from None
     if parts.scheme not in ("http", "https"):
-        raise EngineError(f"--url {config.url}: want http:// or https://, got {parts.scheme}://")
+        raise CbbenchError(field, f"{config.url}: want http:// or https://, got {parts.scheme}://")
     if not parts.hostname:
-        raise EngineError(f"--url {config.url}: no host in it")
+        raise CbbenchError(field, f"{config.url}: no host in it; want http://host:port")
     if parts.username or parts.query or parts.fragment:
-        raise EngineError(f"--url {config.url}: want http://host:port[/path] without user, query or fragment")
+        raise CbbenchError(field, f"{config.url}: want http://host:port[/path] without user, query or fragment")
     try:
         found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
-        raise EngineError(f"--url {config.url}: cannot find the host {parts.hostname}: {error.strerror}") from None
+        why = f"{config.url}: cannot find the host {parts.hostname}: {error.strerror}"
+        raise CbbenchError(field, why) from None
     candidates = [(family, address) for family, _, _, _, address in found]
-    family, address = _that_listens(candidates, config.connect_timeout_s)
+    family, address = _first_listening(candidates, config.connect_timeout_s)
     tls = _tls(config) if parts.scheme == "https" else None
     return Target(parts.hostname, port, _base_path(parts.path), family, address, tls)
 
 
-def _that_listens(
+def _first_listening(
     candidates: Sequence[tuple[socket.AddressFamily, Any]], timeout_s: float
 ) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
-    """The first address that takes a connection, or the first of all: "localhost" is ::1 and 127.0.0.1, and many
-    servers listen on one of the two."""
+    """The first address that accepts a connection, else the first of all: "localhost" is both ::1 and 127.0.0.1, and
+    many servers listen on one of them only."""
     if len(candidates) > 1:
         for family, address in candidates:
             with socket.socket(family, socket.SOCK_STREAM) as sock:
@@ -139,4 +140,4 @@ def _tls(config: RemoteConfig) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=config.ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise EngineError(f"cannot read certificates from {config.ca_file}: {error}") from None
+        raise CbbenchError("ca_file", f"cannot read certificates from {config.ca_file}: {error}") from None

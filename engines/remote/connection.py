@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: bytes out, bytes in with the time at which they came, one answer at a time."""
+"""One HTTP/1.1 connection: sends requests, reads responses with their arrival times, one request at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from engines.remote.socket_poller import EVENT_READ, EVENT_WRITE, SocketPoller
 
 
 class TlsLayer:
-    """Ciphertext in, plain text out, and the reverse. Whatever `outgoing()` gives must be sent after every call."""
+    """TLS apart from the socket, so that encrypted reads get the kernel's stamps too.
+
+    After every call, send what outgoing() returns.
+    """
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -26,7 +29,7 @@ class TlsLayer:
         self.ready = False  # the handshake is over
 
     def handshake(self) -> None:
-        """As far as it gets with what has come in. Raises ssl.SSLError."""
+        """Continue with the bytes received so far. Raises ssl.SSLError."""
         try:
             self._ssl.do_handshake()
         except ssl.SSLWantReadError:
@@ -56,11 +59,11 @@ class TlsLayer:
 
 
 READ_BYTES = 65536
-OUT_OF_OURS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
+LOCAL_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 
 
 class ResponseSink(Protocol):
-    """What the bytes of a response are told to."""
+    """Gets the bytes of a response."""
 
     def head(self, status: int, headers: dict[bytes, bytes], at_ns: int) -> None: ...
 
@@ -68,38 +71,38 @@ class ResponseSink(Protocol):
 
 
 class Owner(Protocol):
-    """Told what becomes of a connection."""
+    """Is notified of the events of a connection."""
 
     def opened(self, connection: Connection) -> None: ...
 
     def read(self, connection: Connection, read_ns: int, arrived_ns: int | None) -> None:
-        """Bytes came and have been told to the answer, if there is one; arrived_ns: the kernel's stamp, or None."""
+        """Bytes were read and passed to the answer, if there is one. arrived_ns: the kernel's stamp, or None."""
         ...
 
     def lost(self, connection: Connection, failure: Failure) -> None:
-        """Closed by the other side or by an error; not by close()."""
+        """The connection was closed by the server or by an error, not by close()."""
         ...
 
 
 class Connection:
-    """Times are of time.monotonic_ns(). It starts to connect when made; the owner is told when it is open."""
+    """Starts to connect when created; the owner is notified when it is open. Times are of time.monotonic_ns()."""
 
     def __init__(self, target: Target, poller: SocketPoller, owner: Owner, *, kernel_stamps: bool = True) -> None:
         self._poller = poller
         self._owner = owner
         self._tls = TlsLayer(target.tls, target.host) if target.tls else None
         self._unsent = b""
-        self._writing = False  # waiting for room to send more
+        self._writing = False  # waiting until the socket takes more
         self._control_bytes = 0
         self._last_ns = 0
         self._status = 0
         self._headers: dict[bytes, bytes] = {}
         self._parser: Any = httptools.HttpResponseParser(self)
         self.answer: ResponseSink | None = None
-        self.complete = True  # the answer has been read to its end
+        self.complete = True  # the response has been read to its end
         self.reusable = True  # for another request, once complete
-        self.reused = False  # for this request; a fresh one cannot have been closed for having waited
-        self.heard = False  # any byte since the request was sent
+        self.reused = False  # by this request; the server cannot have closed a fresh one for idling
+        self.heard = False  # a byte came since the request was sent
         self.open = False
         self.began_ns = time.monotonic_ns()
         self._sock = socket.socket(target.family, socket.SOCK_STREAM)
@@ -118,7 +121,7 @@ class Connection:
         poller.watch(self._fd, EVENT_WRITE, self._connected)
 
     def send(self, request: bytes, answer: ResponseSink) -> int:
-        """Send a request whose response goes to `answer`; the time just before the first byte left."""
+        """Send a request whose response goes to `answer`. Returns the time just before the first byte left."""
         self.answer, self.complete, self.heard = answer, False, False
         if self._tls is not None:
             self._tls.encrypt(request)
@@ -133,10 +136,10 @@ class Connection:
             self._sock.close()
             self._fd = -1
             self.open = False
-            self._parser = None  # the two hold on to each other
+            self._parser = None  # the parser refers back to this object
 
     def _connected(self, _: int) -> None:
-        if self._fd < 0:  # closed since it became ready
+        if self._fd < 0:  # close() was called after it became ready
             return
         code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
@@ -172,7 +175,7 @@ class Connection:
         except BlockingIOError:
             pass
         except OSError:
-            # The reason comes with the next read, after whatever the server said before it closed.
+            # The next read reports the error, after what the server sent before it closed.
             self._unsent = b""
         if bool(self._unsent) != self._writing:
             self._writing = not self._writing
@@ -184,22 +187,22 @@ class Connection:
         except BlockingIOError:
             return
         except OSError as error:
-            self._lose(self._broken((error.strerror or str(error)).lower()))
+            self._lose(self._connection_failure((error.strerror or str(error)).lower()))
             return
         read_ns = time.monotonic_ns()
         if not data:
-            self._lose(self._broken("closed by the server"))
+            self._lose(self._connection_failure("closed by the server"))
             return
         arrived_ns = arrival_ns(control, read_ns) if control else None
-        # Time does not run backwards within a connection, whatever the wall clock did.
+        # Times within a connection do not decrease, even if the wall clock was set back.
         self._last_ns = max(arrived_ns or read_ns, self._last_ns)
-        failure = self._take(data)
+        failure = self._process(data)
         if failure is not None:
             self._lose(failure)
         elif self.heard:
             self._owner.read(self, read_ns, arrived_ns)
 
-    def _take(self, data: bytes) -> Failure | None:
+    def _process(self, data: bytes) -> Failure | None:
         try:
             if self._tls is not None:
                 data = self._decrypted(self._tls, data)
@@ -207,11 +210,11 @@ class Connection:
                 self.heard = True
                 self._parser.feed_data(data)
         except ssl.SSLError as error:
-            return self._broken(f"TLS: {getattr(error, 'verify_message', None) or error.reason or error}")
-        except httptools.HttpParserCallbackError as error:  # of ours
+            return self._connection_failure(f"TLS: {getattr(error, 'verify_message', None) or error.reason or error}")
+        except httptools.HttpParserCallbackError as error:  # a bug in the callbacks below
             return Failure("client", repr(error.__context__))
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            return Failure("stream_error", f"the server does not speak HTTP: {error}")
+            return Failure("stream_error", f"malformed HTTP response: {error}")
         return None
 
     def _decrypted(self, tls: TlsLayer, data: bytes) -> bytes:
@@ -222,18 +225,18 @@ class Connection:
             self._open()
         return plain
 
-    def _broken(self, why: str) -> Failure:
+    def _connection_failure(self, why: str) -> Failure:
         return Failure("truncated" if self.open else "connect", why)
 
     def _lose(self, failure: Failure) -> None:
         self.close()
         self._owner.lost(self, failure)
 
-    # What the HTTP parser calls.
+    # Callbacks of the HTTP parser.
 
     def on_message_begin(self) -> None:
         self._headers = {}
-        if self.complete:  # nobody asked: a proxy's parting words, or worse
+        if self.complete:  # an unsolicited response, as some proxies send before they close
             self.answer, self.reusable = None, False
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -241,7 +244,9 @@ class Connection:
 
     def on_headers_complete(self) -> None:
         self._status = self._parser.get_status_code()
-        if self._status >= 200 and self.answer is not None:  # below: "100 Continue" and the like come before the answer
+        if (
+            self._status >= 200 and self.answer is not None
+        ):  # below 200: "100 Continue" and the like, before the response
             self.answer.head(self._status, self._headers, self._last_ns)
 
     def on_body(self, data: bytes) -> None:

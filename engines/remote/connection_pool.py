@@ -1,15 +1,15 @@
-"""Connections, opened ahead of the load so that no request waits for one, and whether the server still takes any."""
+"""The connections of a load: opened ahead, so that requests do not wait for them; detects that a server is gone."""
 
 from __future__ import annotations
 
 from engines.remote.answer import Failure
 from engines.remote.config import RemoteConfig, Target
-from engines.remote.connection import OUT_OF_OURS, Connection, Owner
+from engines.remote.connection import LOCAL_LIMITS, Connection, Owner
 from engines.remote.socket_poller import SocketPoller
 
 MAX_OPENING = 64  # at a time: a server's queue of connections to accept can be as short as 100
-CLOSINGS = 3  # of kept connections under a request, before most of them can mean something
-FINISHING_NS = 1_000_000_000  # how long after its last event a response may take to end
+MIN_CLOSINGS = 3  # of reused connections, before the share that the server closes decides anything
+FINISHING_NS = 1_000_000_000  # from the last event of a stream to the end of its response, at most
 
 
 class ConnectionPool:
@@ -20,19 +20,19 @@ class ConnectionPool:
         self._config = config
         self._poller = poller
         self._owner = owner
-        self._idle: list[Connection] = []  # the last used is taken first, while the server still keeps it open
-        self._finishing: dict[Connection, int] = {}  # the answer is over, its response is not: since when
+        self._idle: list[Connection] = []  # the last used is taken first, as it is the least likely to have been closed
+        self._finishing: dict[Connection, int] = {}  # since when: the stream has ended, the response has not
         self._opening: set[Connection] = set()
         self._busy: set[Connection] = set()
         self.opened_ever = 0
-        self._kept = 0  # times that a connection was kept for another request
-        self._closed = 0  # and that the server closed it under that one
-        self.unsure = False  # a connection broke under a request, and none has been opened since
-        self.refused_ns: int | None = None  # since when none can be opened
+        self._kept = 0  # times a connection was kept for reuse
+        self._closed = 0  # times the server then closed it as the next request was sent
+        self.unsure = False  # a connection broke during a request, and none has been opened since
+        self.refused_ns: int | None = None  # since when no connection can be opened
         self.refusal = ""
 
     def __len__(self) -> int:
-        """Those that carry a request, or can; one that is finishing may never end, so it is not counted on."""
+        """Connections that carry a request, or can. A finishing one may never become free, so it does not count."""
         return len(self._idle) + len(self._opening) + len(self._busy)
 
     @property
@@ -44,7 +44,10 @@ class ConnectionPool:
         return len(self._idle)
 
     def open_up_to(self, total: int) -> Failure | None:
-        """Open connections until there are `total`, some at a time; the rest when called again. Failure: of ours."""
+        """Open connections until there are `total`, at most MAX_OPENING at a time; call again for the rest.
+
+        Returns why no connection could be started, if so.
+        """
         while len(self) < total and len(self._opening) < MAX_OPENING and self.refused_ns is None:
             failure = self._open()
             if failure is not None:
@@ -60,18 +63,18 @@ class ConnectionPool:
 
     @property
     def blocked(self) -> bool:
-        """There is no connection to send on, and none can be opened."""
+        """No connection is idle, and none can be opened."""
         return self.refused_ns is not None and not self._idle
 
     def opened(self, connection: Connection, *, for_a_request: bool) -> None:
         self._opening.discard(connection)
         self._idle.append(connection)
-        connection.reused = not for_a_request  # one that waits idle may be closed by the server while we send on it
+        connection.reused = not for_a_request  # the server may close an idle one just as a request is sent
         self.opened_ever += 1
         self.refused_ns, self.unsure = None, False
 
     def give_back(self, connection: Connection, now_ns: int) -> None:
-        """Its answer is over. It serves again once its response is, too."""
+        """Its stream has ended. It becomes idle once the response has ended too."""
         self._busy.discard(connection)
         connection.answer = None
         if not connection.complete:
@@ -85,16 +88,16 @@ class ConnectionPool:
             self.drop(connection)
 
     def closed_under_a_request(self) -> None:
-        """The server closed a connection that it had said could be used again, as the request came."""
+        """The server closed a connection that it had declared reusable, as the next request was sent."""
         self._closed += 1
 
     @property
     def _worth_keeping(self) -> bool:
-        """Not if the server closes most of them all the same: llama.cpp's does, after every stream."""
-        return self._closed < CLOSINGS or self._closed <= self._kept // 2
+        """False if the server closes most of them anyway, as llama.cpp's does after every stream."""
+        return self._closed < MIN_CLOSINGS or self._closed <= self._kept // 2
 
     def drop(self, connection: Connection) -> None:
-        """Close it, or note that it is closed."""
+        """Close it, if it is open, and forget it."""
         connection.close()
         self._busy.discard(connection)
         self._opening.discard(connection)
@@ -109,7 +112,7 @@ class ConnectionPool:
         return connection in self._opening
 
     def refused(self, why: str, now_ns: int) -> None:
-        """A connection could not be opened. While that lasts, one is tried at a time, in check()."""
+        """A connection could not be opened. Until one can, check() tries one at a time."""
         self.refusal = why
         if self.refused_ns is None:
             self.refused_ns = now_ns
@@ -118,7 +121,7 @@ class ConnectionPool:
         return self.refused_ns is not None and now_ns - self.refused_ns > self._config.gone_after_s * 1e9
 
     def check(self, now_ns: int) -> list[Connection]:
-        """Call now and then. Tries whether a server that is in doubt is there; returns what took too long to open."""
+        """Call a few times a second. Tries to connect if the server may be gone; returns those that timed out."""
         for connection in [one for one, since in self._finishing.items() if now_ns - since > FINISHING_NS]:
             self.drop(connection)
         if not self._opening and (self.refused_ns is not None or self.unsure):
@@ -137,6 +140,6 @@ class ConnectionPool:
             connection = Connection(self._target, self._poller, self._owner, kernel_stamps=self._config.kernel_stamps)
         except OSError as error:
             why = error.strerror or str(error)
-            return Failure("client" if error.errno in OUT_OF_OURS else "connect", why.lower())
+            return Failure("client" if error.errno in LOCAL_LIMITS else "connect", why.lower())
         self._opening.add(connection)
         return None

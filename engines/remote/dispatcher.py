@@ -1,8 +1,8 @@
-"""Traffic: the requests of a load, from due to ended.
+"""Dispatcher: takes the requests of a load from due to ended.
 
 due(now) --> waiting --> [connection: send ... read, read, read] --> ended --> recorded
                 ^                     |
-                +-- re-sent, once ----+  a reused connection was closed before any byte of the answer
+                +-- re-sent, once ----+  a reused connection was closed before any byte of the response
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from engines.remote.request_bodies import BodyWindow
 from engines.remote.socket_poller import SocketPoller
 from workloads.pacing import Due
 
-SPARE = 32  # connections kept open beyond the load, where nothing caps it
-BURST = 16  # sends before the sockets are looked at again: what arrived must not wait for a long row of sends
+SPARE = 32  # connections kept open beyond those in use, below the cap on requests in flight
+BURST = 16  # sends before the next poll, so that bytes that arrived do not wait for many sends
 NEVER = 2**63 - 1
 
 
 class Schedule(Protocol):
-    """What a Pacing can do, or a part of one. Times in ns since the run began."""
+    """A Pacing, or a Partition of one. Times in ns since the run began."""
 
     @property
     def concurrency(self) -> int | None: ...
@@ -48,7 +48,7 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Load:
-    """What to send. request(i): its bytes, head and all."""
+    """What to send and when. request(i): the bytes of request i, with the HTTP headers."""
 
     request: Callable[[int], bytes]
     window: BodyWindow
@@ -57,7 +57,7 @@ class Load:
 
 
 class Dispatcher:
-    """Times are of time.monotonic_ns(). Who owns it runs the event loop, and calls what is public here."""
+    """Owned by the LoadClient, whose event loop calls the public methods. Times are of time.monotonic_ns()."""
 
     def __init__(
         self, target: Target, config: RemoteConfig, interpret: Interpret, poller: SocketPoller, load: Load
@@ -69,14 +69,14 @@ class Dispatcher:
         self.pool = ConnectionPool(target, config, poller, self)
         self._waiting: deque[Exchange] = deque()  # for a connection
         self._busy: dict[Connection, Exchange] = {}
-        self._ended: deque[tuple[Exchange, Failure | None, int]] = deque()  # to be recorded when there is time
+        self._ended: deque[tuple[Exchange, Failure | None, int]] = deque()  # to be recorded in do_background_work()
         self._start_ns: int | None = None
         self.next_due_ns = NEVER
 
     def start(self, start_ns: int) -> None:
         """start_ns: time zero of the schedule."""
         self._start_ns = self._load.recorder.start_ns = start_ns
-        self._look_ahead()
+        self._update_next_due()
 
     @property
     def in_flight(self) -> list[Exchange]:
@@ -84,16 +84,16 @@ class Dispatcher:
 
     @property
     def over(self) -> bool:
-        """Nothing is under way, nothing will come, and the server is there."""
+        """All requests have ended, no more will be due, and the server accepts connections."""
         unsettled = self.pool.unsure or self.pool.refused_ns is not None
         return self._load.pacing.exhausted and not self._busy and not self._waiting and not unsettled
 
     @property
-    def has_chores(self) -> bool:
+    def has_background_work(self) -> bool:
         return self._can_send or bool(self._ended) or not self._load.window.full
 
-    def chore(self) -> None:
-        """One thing that can wait until the sockets have been looked at, and must not keep them waiting long."""
+    def do_background_work(self) -> None:
+        """One short piece of work that can wait until the ready sockets have been read."""
         if self._can_send:
             self._send_waiting()
         elif self._ended:
@@ -101,20 +101,20 @@ class Dispatcher:
         elif not self._load.window.full:
             self._load.window.make_one()
 
-    def look_around(self, now_ns: int) -> bool:
-        """What only the passing of time shows. Call it some times a second; False when the server is gone."""
+    def check(self, now_ns: int) -> bool:
+        """Time-outs, and whether the server is gone (False). Call it a few times a second."""
         for connection in self.pool.check(now_ns):
             self.lost(connection, Failure("connect", f"no connection within {self._config.connect_timeout_s:g} s"))
         self._time_out(now_ns)
         if self.pool.gone(now_ns) and not self._busy:
             self._fail_waiting(Failure("connect", self.pool.refusal))
             return False
-        self._look_ahead()  # a server that refused may be back
-        self._top_up()
+        self._update_next_due()  # a server that refused connections may accept them again
+        self._open_connections()
         return True
 
-    def wind_up(self) -> None:
-        """Record what has ended, cancel what has not, and close every connection."""
+    def finish(self) -> None:
+        """Record the ended requests, cancel the others, and close every connection."""
         now_ns = time.monotonic_ns()
         while self._ended:
             self._load.recorder.ended(*self._ended.popleft())
@@ -128,7 +128,7 @@ class Dispatcher:
     # From due to sent.
 
     def dispatch(self, now_ns: int) -> None:
-        """Take up what is due."""
+        """Take up the requests that are due, and send them if connections are idle."""
         for due in self._load.pacing.due(now_ns - self._zero_ns):
             exchange = Exchange(
                 index=due.index,
@@ -138,11 +138,11 @@ class Dispatcher:
                 answer=StreamedAnswer(self._interpret),
             )
             self._waiting.append(exchange)
-        self._look_ahead()
+        self._update_next_due()
         self._send_waiting()
 
-    def _look_ahead(self) -> None:
-        """Note when the next request is due; while there is no way to send it, none is."""
+    def _update_next_due(self) -> None:
+        """Update next_due_ns: NEVER while no request can be sent."""
         due_ns = None if self.pool.blocked else self._load.pacing.next_due_ns()
         self.next_due_ns = NEVER if due_ns is None else self._zero_ns + due_ns
 
@@ -154,7 +154,7 @@ class Dispatcher:
         for _ in range(min(len(self._waiting), BURST)):
             connection = self.pool.take()
             if connection is None:
-                self._top_up()
+                self._open_connections()
                 return
             self._send(self._waiting.popleft(), connection)
 
@@ -166,10 +166,10 @@ class Dispatcher:
         if exchange.sent_ns is None:
             exchange.sent_ns = sent_ns
             zero_ns = self._zero_ns
-            self._stats.sent_one(exchange.scheduled_ns - zero_ns, exchange.ready_ns - zero_ns, sent_ns - zero_ns)
+            self._stats.count_sent(exchange.scheduled_ns - zero_ns, exchange.ready_ns - zero_ns, sent_ns - zero_ns)
 
-    def _top_up(self) -> None:
-        """Open what the load needs and a few more. If we cannot, what waits in vain has failed."""
+    def _open_connections(self) -> None:
+        """Open the connections that the load needs and SPARE more. If none can be opened, waiting requests fail."""
         pacing = self._load.pacing
         needed = len(self._busy) + len(self._waiting)
         wanted = needed if pacing.exhausted else max(needed, min(needed + SPARE, pacing.concurrency or NEVER))
@@ -178,17 +178,17 @@ class Dispatcher:
             self._fail_waiting(failure)
 
     def _fail_waiting(self, failure: Failure) -> None:
-        """The requests for which no connection is being opened any more."""
+        """Fail those waiting requests for which no connection is being opened."""
         for _ in range(len(self._waiting) - self.pool.num_opening):
             self._end(self._waiting.popleft(), failure, time.monotonic_ns())
 
-    # From sent to ended; the connections call these.
+    # From sent to ended. The connections call these.
 
     def opened(self, connection: Connection) -> None:
         self.pool.opened(connection, for_a_request=bool(self._waiting))
         if self._start_ns is not None:
             self._send_waiting()
-            self._look_ahead()
+            self._update_next_due()
 
     def read(self, connection: Connection, read_ns: int, arrived_ns: int | None) -> None:
         self._stats.reads += 1
@@ -196,7 +196,7 @@ class Dispatcher:
             self._stats.kernel_stamped += 1
             self._stats.read_lag_ns.add(read_ns - arrived_ns)
         exchange = self._busy.get(connection)
-        if exchange is None:  # between requests, or the rest of a response whose answer is over
+        if exchange is None:  # between requests, or the rest of a response whose stream has ended
             if not connection.reusable:
                 self.pool.drop(connection)
             elif connection.complete and not self.pool.is_idle(connection):
@@ -219,10 +219,10 @@ class Dispatcher:
             else:
                 self._finish(connection, exchange, failure)
         if self._start_ns is not None:
-            self._look_ahead()
+            self._update_next_due()
 
     def _send_again(self, connection: Connection, exchange: Exchange) -> None:
-        """The one case in which nothing can have happened to the request: its server had closed before it came."""
+        """Send again after the only failure in which the server cannot have seen the request: it had closed before."""
         del self._busy[connection]
         exchange.resent = True
         self._stats.resends += 1
@@ -250,7 +250,7 @@ class Dispatcher:
             failure = Failure(failure.kind, self._config.hide(failure.message))
         self._ended.append((exchange, failure, end_ns))
         self._load.pacing.completed(exchange.index, end_ns - self._zero_ns)
-        self._look_ahead()
+        self._update_next_due()
 
     @property
     def _zero_ns(self) -> int:

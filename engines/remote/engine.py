@@ -1,4 +1,4 @@
-"""RemoteEngine: loads a server over HTTP, and measures itself while it does."""
+"""RemoteEngine: loads a server over HTTP, and measures its own client meanwhile."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import msgspec
 
 from engines.base import ClientReport, Observer, PartialRun, RunRecord
 from engines.remote.config import RemoteConfig, Target, resolve
-from engines.remote.load_client import Ran, run_alone
-from engines.remote.preflight import check
+from engines.remote.load_client import LoadResult, run_in_this_process
+from engines.remote.preflight import choose_request_format
 from engines.remote.request_bodies import RequestFormat
 from engines.remote.scrape import MetricsPage, ScrapedObserver, Scraper
-from engines.remote.server_info import ServerInfo, inspect
+from engines.remote.server_info import ServerInfo, read_server_info
 from engines.remote.workers import run_in_workers, worker_count
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 
 
 class RemoteEngine:
-    """`client` is there after run(), also after one that ended early."""
+    """`client` is set by run(), also by one that ended early."""
 
     def __init__(self, config: RemoteConfig) -> None:
         self.config = config
@@ -32,39 +32,41 @@ class RemoteEngine:
 
     @cached_property
     def server(self) -> ServerInfo:
-        """Asks it, once. Raises EngineError in one line for every server that is not the one meant."""
-        return inspect(self.config, self.target)
+        """Read from the server once. Raises CbbenchError if it cannot be loaded as configured; see read_server_info."""
+        return read_server_info(self.config, self.target)
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
-        """Raises EngineError before the run, PartialRun when the server goes away during it."""
-        setup = check(self.config, self.target, self.server, plan, pacing, observer)
+        """Raises CbbenchError before the run, PartialRun when the server goes away or a worker dies during it."""
+        request_format = choose_request_format(self.config, self.target, self.server, plan, pacing, observer)
         run = self._run_scraped if self.config.scrape else self._run
-        ran = run(setup, plan, pacing, observer)
-        if ran.problem is not None:
-            why, exit_code = ran.problem
-            raise PartialRun(f"{why}; {len(ran.record)} of {len(plan)} requests had ended", exit_code, ran.record)
-        return ran.record
+        result = run(request_format, plan, pacing, observer)
+        if result.problem is not None:
+            why, exit_code = result.problem
+            raise PartialRun(f"{why}; {len(result.record)} of {len(plan)} requests had ended", exit_code, result.record)
+        return result.record
 
-    def _run(self, setup: RequestFormat, plan: RequestPlan, pacing: Pacing, observer: Observer) -> Ran:
-        workers = worker_count(self.config.workers, pacing)
+    def _run(self, request_format: RequestFormat, plan: RequestPlan, pacing: Pacing, observer: Observer) -> LoadResult:
+        workers = worker_count(self.config.workers, plan, pacing)
         if workers > 1:
-            ran = run_in_workers(setup, plan, pacing, observer, workers)
+            result = run_in_workers(request_format, plan, pacing, observer, workers)
         else:
-            ran = run_alone(setup, self.target, plan, pacing, observer)
-        self.client = ran.stats.report(open_loop=pacing.rate_per_s is not None, workers=workers)
-        return ran
+            result = run_in_this_process(request_format, self.target, plan, pacing, observer)
+        self.client = result.stats.report(open_loop=pacing.rate_per_s is not None, workers=workers)
+        return result
 
-    def _run_scraped(self, setup: RequestFormat, plan: RequestPlan, pacing: Pacing, observer: Observer) -> Ran:
-        """The same, with what the server says about itself in the signals and in the client's report."""
+    def _run_scraped(
+        self, request_format: RequestFormat, plan: RequestPlan, pacing: Pacing, observer: Observer
+    ) -> LoadResult:
+        """_run(), with the server's own metrics in the signals and in the client's report."""
         scraper = Scraper(MetricsPage(self.config, self.target))
         scraper.start(must_answer=self.config.metrics_url is not None)
-        watched = ScrapedObserver(observer, scraper)
+        observer_with_metrics = ScrapedObserver(observer, scraper)
         try:
-            ran = self._run(setup, plan, pacing, watched)
+            result = self._run(request_format, plan, pacing, observer_with_metrics)
         finally:
             scraper.stop()
-        record = replace(ran.record, signals=watched.signals)
+        record = replace(result.record, signals=observer_with_metrics.signals)
         scraper.settle(sum(row.output_tokens for row in record.rows))
         assert self.client is not None
         self.client = msgspec.structs.replace(self.client, scrape=scraper.report(plan, record))
-        return replace(ran, record=record)
+        return replace(result, record=record)

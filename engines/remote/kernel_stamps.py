@@ -1,8 +1,8 @@
-"""When did these bytes arrive? The kernel knows better than a busy process.
+"""Arrival times of bytes from the kernel, which a busy process does not delay.
 
-Linux notes the time at which it took a packet in (SO_TIMESTAMPING) and hands it over with the bytes. It stays right
-while we are late in reading, until the next packet of the same connection is merged into the same read: then only the
-newest has its time. Elsewhere the time is that of the read itself.
+Linux stamps a packet when it receives it (SO_TIMESTAMPING) and returns the stamp with the bytes. A late read still has
+the right time, unless further packets of the connection are merged into it: then it has the time of the newest.
+Elsewhere the time is that of the read.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 import time
 
 _SO_TIMESTAMPING = 37  # asm-generic/socket.h; also the type of the control message
-_RX_SOFTWARE = 1 << 3  # note the time when a packet comes in
-_SOFTWARE = 1 << 4  # and report it
+_RX_SOFTWARE = 1 << 3  # stamp packets received
+_SOFTWARE = 1 << 4  # and return the stamps
 _FLAGS = struct.pack("i", _RX_SOFTWARE | _SOFTWARE)
 _SECONDS_NS = struct.Struct("qq")  # the first of three timespecs: the software stamp
 _TIMESPECS_BYTES = 48
@@ -26,7 +26,7 @@ ControlMessages = list[tuple[int, int, bytes]]
 
 
 def enable_stamps(sock: socket.socket) -> bool:
-    """Ask the kernel to stamp what arrives; False where it does not."""
+    """Make the kernel stamp what the socket receives; False where it cannot."""
     if not SUPPORTED:
         return False
     try:
@@ -37,10 +37,10 @@ def enable_stamps(sock: socket.socket) -> bool:
 
 
 def arrival_ns(control: ControlMessages, read_ns: int) -> int | None:
-    """The kernel's stamp on the monotonic clock, or None if it gave none. read_ns: time.monotonic_ns() at the read.
+    """The kernel's stamp on the monotonic clock, or None without one. read_ns: time.monotonic_ns() at the read.
 
-    The kernel stamps by the wall clock, so the distance between the two clocks is taken anew at each read: a step of
-    the wall clock can spoil only what was waiting to be read at that moment.
+    The kernel stamps by the wall clock, so the offset between the clocks is taken at each read: a step of the wall
+    clock affects only bytes that wait to be read at that moment.
     """
     for level, kind, data in control:
         if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPING and len(data) >= _SECONDS_NS.size:

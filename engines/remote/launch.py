@@ -1,8 +1,9 @@
-"""Launch: a server of our own for as long as a measurement takes.
+"""A server of our own, launched for as long as a measurement takes.
 
-free port --> start, in a session of its own --> healthy, and ours? --> measure --> end everything it started
+free port --> start, in a session of its own --> healthy, and ours? --> measure --> end all its processes
 
-A session (not a mere child) so that Ctrl-C reaches us alone, and so that all of its processes can be found and ended.
+It has a session of its own, not only a process: Ctrl-C then reaches cbbench alone, and every process the server
+started can be found and ended, also one whose parent has ended.
 """
 
 from __future__ import annotations
@@ -20,83 +21,58 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from engines.base import EngineError
-from workloads.errors import ExitCode
+import psutil
 
-PROC = Path("/proc")
-LISTENING = "0A"  # the kernel's word in /proc/net/tcp
+from workloads.errors import CbbenchError, ExitCode
+
+HOST = "127.0.0.1"
+HEALTH_PERIOD_S = 0.1
+HEALTH_TIMEOUT_S = 2.0
+END_PERIOD_S = 0.02
+GRACE_S = 10.0  # from SIGTERM to SIGKILL
+TAIL_LINES = 12
+TAIL_BYTES = 20_000
+LINE_CHARACTERS = 200
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # would end this process at once and leave the server running
 
 
 def processes_of(session: int) -> set[int]:
-    """The living processes of a session."""
+    """The ids of the living processes of a session."""
     found = set()
-    for pid in _all_processes():
-        with suppress(OSError):
-            if os.getsid(pid) == session and not _is_zombie(pid):
+    for pid in psutil.pids():
+        with suppress(OSError, psutil.Error):  # it has ended, or belongs to another user
+            if os.getsid(pid) == session and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
                 found.add(pid)
     return found
 
 
 def listener_of(port: int) -> int | None:
-    """A process that listens on the port. None where nobody does, or where it is not ours to see."""
-    inodes = _listening_inodes(port)
-    for pid in _all_processes() if inodes else ():
-        with suppress(OSError):  # another user's, or gone
-            for handle in (PROC / str(pid) / "fd").iterdir():
-                if os.readlink(handle) in inodes:
-                    return pid
+    """The id of a process that listens on the port; None where none does, or where this user may not see it."""
+    with suppress(OSError, psutil.Error):  # macOS shows connections to root alone
+        for one in psutil.net_connections("tcp"):
+            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port and one.pid is not None:
+                return one.pid
     return None
 
 
-def _all_processes() -> list[int]:
-    return [int(one.name) for one in PROC.iterdir() if one.name.isdigit()] if PROC.is_dir() else []
-
-
-def _is_zombie(pid: int) -> bool:
-    return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-
-
-def _listening_inodes(port: int) -> set[str]:
-    """As the links in /proc/PID/fd name them."""
-    inodes = set()
-    for table in ("tcp", "tcp6"):
-        with suppress(OSError):
-            for line in (PROC / "net" / table).read_text().splitlines()[1:]:
-                fields = line.split()  # number, local address:port, remote, state, ..., inode at 9
-                if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-                    inodes.add(f"socket:[{fields[9]}]")
-    return inodes
-
-
-HOST = "127.0.0.1"
-LOOK_S = 0.1  # how often health is asked for
-PROBE_S = 2.0  # time for one answer
-END_LOOK_S = 0.02
-GRACE_S = 10.0  # from SIGTERM to SIGKILL
-TAIL_LINES = 12
-TAIL_BYTES = 20_000
-LINE_CHARACTERS = 200
-SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # that would end us and leave the server running
-
-
 def words_of(command: str) -> list[str]:
-    """The command as words, as a shell would split it, without any other power of a shell. Raises EngineError."""
+    """The command as words, split as a shell does; nothing is expanded. Raises CbbenchError."""
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise EngineError(f"--launch: cannot split {command!r} into words: {str(error).lower()}") from None
+        raise CbbenchError("launch", f"cannot split {command!r} into words: {str(error).lower()}") from None
     if not any("{port}" in word for word in words):
-        raise EngineError('--launch: want {port} in the command, as in "vllm serve MODEL --port {port}"')
+        raise CbbenchError("launch", "want {port} in the command, where the server takes the port to listen on")
     return words
 
 
 @contextmanager
 def launched(command: str, fill: Mapping[str, str], log: Path, ready_timeout_s: float) -> Iterator[str]:
-    """The URL of a server that is ready. It ends with the block, whatever ends the block.
+    """The URL of a server that is ready. The server ends with the block, whatever ends the block.
 
     fill: text by placeholder, as {"{value}": "16"}; {port} is filled here.
-    Raises EngineError, with the tail of the server's log in its message, when the server is not ready in time, when
-    it dies first, or when the block finds that it is gone.
+    Raises CbbenchError (ExitCode.SERVER) with the tail of the server's log in its message when the server is not
+    ready in time or dies first; such an error raised in the block, as the server went away, gets the tail too.
     """
     port = _free_port()
     words = [_filled(word, {"{port}": str(port), **fill}) for word in words_of(command)]
@@ -105,10 +81,9 @@ def launched(command: str, fill: Mapping[str, str], log: Path, ready_timeout_s: 
         try:
             _wait_until_ready(process, port, ready_timeout_s)
             yield f"http://{HOST}:{port}"
-        except EngineError as error:
-            if error.exit_code != ExitCode.SERVER:
-                raise
-            error.args = (f"{error}{_how_it_ended(process)}{_tail(log)}",)
+        except CbbenchError as error:
+            if error.exit_code == ExitCode.SERVER:
+                error.message += _how_it_ended(process) + _tail(log)
             raise
         finally:
             _end(process)
@@ -127,7 +102,7 @@ def _free_port() -> int:
 
 
 def _start(words: list[str], output: int) -> subprocess.Popen[bytes]:
-    # Programs that were installed beside this one are found without activating their environment.
+    # Programs in the environment of this interpreter are found without activating it.
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
     environment = os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"}
     try:
@@ -135,33 +110,34 @@ def _start(words: list[str], output: int) -> subprocess.Popen[bytes]:
             words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
         )
     except OSError as error:
-        raise EngineError(f"--launch: cannot start {words[0]}: {(error.strerror or str(error)).lower()}") from None
+        why = (error.strerror or str(error)).lower()
+        raise CbbenchError("launch", f"cannot start {words[0]}: {why}") from None
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], port: int, timeout_s: float) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not _healthy(port):
         if process.poll() is not None:
-            raise EngineError("the launched server ended before it was ready", ExitCode.SERVER)
+            raise CbbenchError(None, "the launched server ended before it was ready", ExitCode.SERVER)
         if time.monotonic() > deadline_s:
-            raise EngineError(
-                f"the launched server was not ready within {timeout_s:g} s (--ready-timeout)", ExitCode.SERVER
-            )
-        time.sleep(LOOK_S)
+            why = f"the launched server was not ready within {timeout_s:g} s (`ready_timeout`)"
+            raise CbbenchError(None, why, ExitCode.SERVER)
+        time.sleep(HEALTH_PERIOD_S)
     owner = listener_of(port)
     if process.poll() is not None or (owner is not None and owner not in processes_of(process.pid)):
-        who = "another process" if owner is None else f"process {owner}"
-        raise EngineError(f"port {port} is answered by {who}, not by the launched server", ExitCode.SERVER)
+        other = "another process" if owner is None else f"process {owner}"
+        why = f"port {port} is answered by {other}, not by the launched server"
+        raise CbbenchError(None, why, ExitCode.SERVER)
 
 
 def _healthy(port: int) -> bool:
-    """/health says so; where there is none, the list of models."""
+    """By /health; by the list of models on a server without it."""
     status = _status(port, "/health")
     return (_status(port, "/v1/models") if status in (404, 405, 501) else status) == 200
 
 
 def _status(port: int, path: str) -> int | None:
-    connection = http.client.HTTPConnection(HOST, port, timeout=PROBE_S)
+    connection = http.client.HTTPConnection(HOST, port, timeout=HEALTH_TIMEOUT_S)
     try:
         connection.request("GET", path)
         return connection.getresponse().status
@@ -172,8 +148,8 @@ def _status(port: int, path: str) -> int | None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The whole session: asked first, then killed, and over when this returns: what a process of it holds of a GPU's
-    memory, the next server needs. A second Ctrl-C shortens the asking."""
+    """End the whole session: SIGTERM, then SIGKILL. No process of it is left on return, as the next server needs the
+    GPU memory that they hold. A second Ctrl-C cuts the grace period short."""
     try:
         _signal_group(process, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -183,10 +159,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
         deadline_s = time.monotonic() + GRACE_S
         while (left := processes_of(process.pid)) and time.monotonic() < deadline_s:
-            for pid in left:  # also those that left the group for one of their own
+            for pid in left:  # also those in a process group of their own
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-            time.sleep(END_LOOK_S)
+            time.sleep(END_PERIOD_S)
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
@@ -196,7 +172,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
 
 def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
     with suppress(subprocess.TimeoutExpired):
-        process.wait(LOOK_S)  # a server that went away a moment ago may not be over yet
+        process.wait(HEALTH_PERIOD_S)  # a server that went away a moment ago may not have ended yet
     if process.returncode is None:
         return ""
     if process.returncode < 0:
@@ -216,7 +192,7 @@ def _tail(log: Path) -> str:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Signals that would end this process at once end it as Ctrl-C does, so that the server ends too."""
+    """SIGNALS raise KeyboardInterrupt, as Ctrl-C does, so that the server ends too."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,7 @@
-"""The event loop of a load: in one thread that does nothing else, and measures how well it keeps up."""
+"""LoadClient: the event loop that loads a server, in a thread that does nothing else; it measures its own lag.
+
+run_in_this_process() sends the whole plan, run_partition() the part of it that falls to one worker process.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from engines.base import EngineError, Observer, RunRecord
+from engines.base import Observer, RunRecord
 from engines.garbage import light_garbage_collection
 from engines.remote.answer import Interpret
 from engines.remote.client_stats import ClientStats, core_wait_ns
@@ -17,18 +20,18 @@ from engines.remote.dispatcher import SPARE, Dispatcher, Load
 from engines.remote.load_recorder import LoadRecorder
 from engines.remote.request_bodies import BodyWindow, RequestFormat
 from engines.remote.socket_poller import OnReady, SocketPoller
-from workloads.errors import ExitCode
+from workloads.errors import CbbenchError, ExitCode
 from workloads.pacing import Due, Pacing
 from workloads.plan import RequestPlan
 
 LEAST_WINDOW = 64  # bodies made ahead
 OTHER_FILES = 64  # open files of a process that are not connections
 
-Problem = tuple[str, int]  # why a run ended before its time, and the exit code
+Problem = tuple[str, ExitCode]  # why a run ended early
 
 
 @dataclass(frozen=True)
-class Ran:
+class LoadResult:
     record: RunRecord
     stats: ClientStats
     problem: Problem | None
@@ -70,56 +73,65 @@ class Partition:
 
 
 def _part(plan: RequestPlan, whole: Pacing, worker: int, workers: int) -> Pacing:
-    """Arrivals are in gaps of the whole plan, so the rate stays; the seats are shared out."""
-    seats = whole.concurrency
+    """Arrivals keep their times, so the rates of all parts add up to the whole's; the cap on requests in flight is
+    divided, and its remainder goes to the first workers."""
+    cap = whole.concurrency
     return Pacing(
         plan.arrivals_ugap[worker::workers],
         rate_per_s=whole.rate_per_s,
-        concurrency=None if seats is None else seats // workers + (worker < seats % workers),
+        concurrency=None if cap is None else cap // workers + (worker < cap % workers),
         duration_s=whole.duration_s,
         drain_s=whole.drain_s,
     )
 
 
 def run_partition(
-    setup: RequestFormat,
+    request_format: RequestFormat,
     target: Target,
     plan: RequestPlan,
     part: Partition,
     recorder: LoadRecorder,
-    start: Callable[[], int],
+    start: Callable[[], int | None],
 ) -> tuple[Ending, Problem | None]:
-    """start() says, once everything is ready, when time zero is. Raises EngineError before that."""
-    url = setup.config.url
-    make = setup.requests(plan, target)
+    """start() is called once everything is ready: time zero of the schedule, or None to stop before it.
+
+    Raises CbbenchError before that.
+    """
+    url = request_format.config.url
+    make = request_format.requests(plan, target)
     window = BodyWindow(make, part.indices, count=max(LEAST_WINDOW, 2 * part.connections))
-    _make_room(part.connections)
-    client = LoadClient(target, setup.config, setup.interpret, Load(make, window, part, recorder))
+    _raise_file_limit(part.connections)
+    client = LoadClient(target, request_format.config, request_format.interpret, Load(make, window, part, recorder))
+    ending: Ending
     try:
         if not client.prepare(part.connections):
-            raise EngineError(f"no server answers at {url}: {client.refusal}", ExitCode.SERVER)
+            raise CbbenchError(None, f"no server answers at {url}: {client.refusal}", ExitCode.SERVER)
         with light_garbage_collection():
-            ending = client.run(start())
+            start_ns = None if recorder.stopping else start()
+            ending = "stopped" if start_ns is None else client.run(start_ns)
     finally:
         client.close()
     problem = (f"the server at {url} went away: {client.refusal}", ExitCode.SERVER) if ending == "gone" else None
     return ending, problem
 
 
-def run_alone(setup: RequestFormat, target: Target, plan: RequestPlan, pacing: Pacing, observer: Observer) -> Ran:
+def run_in_this_process(
+    request_format: RequestFormat, target: Target, plan: RequestPlan, pacing: Pacing, observer: Observer
+) -> LoadResult:
     recorder = LoadRecorder(plan, observer, ClientStats())
-    ending, problem = run_partition(setup, target, plan, Partition(plan, pacing), recorder, time.monotonic_ns)
+    ending, problem = run_partition(request_format, target, plan, Partition(plan, pacing), recorder, time.monotonic_ns)
     record = recorder.record(interrupted=ending == "stopped")
-    return Ran(record, recorder.stats, problem)
+    return LoadResult(record, recorder.stats, problem)
 
 
-def _make_room(connections: int) -> None:
-    """Allow as many open files as this process may have: the load may come to need more than it begins with."""
+def _raise_file_limit(connections: int) -> None:
+    """Raise the soft limit of open files to the hard one: an open loop may come to need more connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and connections + OTHER_FILES > hard:
-        raise EngineError(
-            f"the load needs {connections} connections, and this process may have {hard} open files: "
-            "a smaller --concurrency, --workers, or a larger limit (ulimit -Hn)"
+        raise CbbenchError(
+            None,
+            f"the load needs {connections} connections, but this process may have only {hard} open files; "
+            "lower `concurrency`, raise `workers`, or raise the limit (ulimit -Hn)",
         )
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -127,11 +139,11 @@ def _make_room(connections: int) -> None:
 
 Ending = Literal["finished", "stopped", "gone"]
 
-TICK_NS = 100_000_000  # how often time-outs, the observer's wish to stop and the server's presence are looked at
+TICK_NS = 100_000_000  # between looks at time-outs, at Observer.stopping, and at whether the server is still there
 
 
 class LoadClient:
-    """One load: prepare() it, run() it, close(). Times are of time.monotonic_ns()."""
+    """Loads a server once: prepare(), run(), close(). Times are of time.monotonic_ns()."""
 
     def __init__(self, target: Target, config: RemoteConfig, interpret: Interpret, load: Load) -> None:
         self._config = config
@@ -142,23 +154,26 @@ class LoadClient:
 
     @property
     def refusal(self) -> str:
-        """Why no connection can be opened, after prepare() or run() said so."""
+        """Why no connection could be opened, after prepare() returned False or run() "gone"."""
         return self._dispatcher.pool.refusal
 
     def prepare(self, connections: int) -> bool:
-        """Everything that must not cost time once the clock runs. False if the server takes no connection.
+        """Make request bodies and open connections before the clock runs. False if the server accepts none.
 
-        Raises EngineError when it is this machine that has no more to give.
+        Returns early when the recorder wants to stop. Raises CbbenchError when this machine has no socket or memory
+        left.
         """
         pool, window = self._dispatcher.pool, self._load.window
         while not window.full:
             window.make_one()
         deadline_ns = time.monotonic_ns() + round(self._config.connect_timeout_s * 1e9)
-        while pool.num_idle < connections and time.monotonic_ns() < deadline_ns:
+        while pool.num_idle < connections and (now_ns := time.monotonic_ns()) < deadline_ns:
+            if self._load.recorder.stopping:
+                return True
             failure = pool.open_up_to(connections)
             if failure is not None:
-                raise EngineError(f"cannot open {connections} connections: {failure.message}")
-            for on_ready, events in self._poller.ready(deadline_ns):
+                raise CbbenchError(None, f"cannot open {connections} connections: {failure.message}")
+            for on_ready, events in self._poller.ready(min(deadline_ns, now_ns + TICK_NS)):
                 on_ready(events)
             if pool.refused_ns is not None:
                 return False
@@ -168,14 +183,14 @@ class LoadClient:
         return True
 
     def run(self, start_ns: int) -> Ending:
-        """Until every request has ended, the recorder wants to stop, the deadline is over, or the server is gone.
+        """Send and read until all requests have ended, the recorder stops, the deadline is over or the server is gone.
 
         start_ns: time zero of the schedule.
         """
         cpu_ns, waited_ns = time.process_time_ns(), core_wait_ns()
         self._dispatcher.start(start_ns)
         ending = self._loop(start_ns)
-        self._dispatcher.wind_up()
+        self._dispatcher.finish()
         self._stats.cpu_ns += time.process_time_ns() - cpu_ns
         if waited_ns is None or (waited_until_now_ns := core_wait_ns()) is None:
             self._stats.core_wait_ns = None
@@ -204,16 +219,18 @@ class LoadClient:
             if dispatcher.over:
                 return "finished"
             self._stats.turn_ns.add(time.monotonic_ns() - woke_ns)
-            ready = self._poller.ready(now_ns if dispatcher.has_chores else min(dispatcher.next_due_ns, tick_ns))
+            ready = self._poller.ready(
+                now_ns if dispatcher.has_background_work else min(dispatcher.next_due_ns, tick_ns)
+            )
             woke_ns = time.monotonic_ns()
             self._read_all(ready)
-            dispatcher.chore()
+            dispatcher.do_background_work()
 
     def _read_all(self, ready: list[tuple[OnReady, int]]) -> None:
         for on_ready, events in ready:
             on_ready(events)
             now_ns = time.monotonic_ns()
-            if now_ns >= self._dispatcher.next_due_ns:  # a send does not wait for the end of a long row of reads
+            if now_ns >= self._dispatcher.next_due_ns:  # so that a send does not wait for many reads
                 self._dispatcher.dispatch(now_ns)
 
     def _tick(self, start_ns: int, now_ns: int) -> Ending | None:
@@ -222,7 +239,7 @@ class LoadClient:
             return "stopped"
         if deadline_ns is not None and now_ns >= start_ns + deadline_ns:
             return "finished"
-        if not self._dispatcher.look_around(now_ns):
+        if not self._dispatcher.check(now_ns):
             return "gone"
         recorder.sample(now_ns, self._dispatcher.in_flight)
         return None

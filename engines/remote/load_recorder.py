@@ -1,4 +1,8 @@
-"""Recorder: what has ended becomes the rows, events and signals of a RunRecord, and the observer is told."""
+"""The RunRecord of a load over HTTP: one row per request that has ended, its token events, and the signals.
+
+LoadRecorder makes it from the answers that one process reads, MergedRecorder from what several worker processes send.
+Both pass every row and every signal on to the run's observer.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from statistics import median
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,27 +25,50 @@ SIGNAL_PERIOD_NS = 250_000_000
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """A request on its way. Times are of time.monotonic_ns()."""
+    """A request that is due or in flight, and its answer so far. Times are of time.monotonic_ns()."""
 
     index: int
     scheduled_ns: int
-    ready_ns: int  # when it could be sent: due, and a seat free
-    taken_ns: int  # when we took it up; from then to `sent` it waits for a connection
+    ready_ns: int  # when it could be sent: due, and below the cap on requests in flight
+    taken_ns: int  # when the dispatcher took it up; from then to `sent_ns` it waits for a connection
     answer: StreamedAnswer
     sent_ns: int | None = None
     resent: bool = False
 
 
+class EndedRequests:
+    """The rows of the requests that have ended, and their token events in the same order."""
+
+    def __init__(self) -> None:
+        self.rows = RequestTable()
+        self._gaps_us: list[NDArray[np.uint32]] = []
+        self.num_events = 0
+
+    def add(self, row: RequestRow, gaps_us: NDArray[np.uint32]) -> None:
+        """row: with `events_at` = num_events. gaps_us: from each token event to the next, [row.events]."""
+        self.rows.append(row)
+        self._gaps_us.append(gaps_us)
+        self.num_events += len(gaps_us)
+
+    def record(self, plan: RequestPlan, signals: list[Signal], *, interrupted: bool) -> RunRecord:
+        return RunRecord(
+            planned=len(plan),
+            rows=self.rows,
+            event_values=np.concatenate(self._gaps_us) if self._gaps_us else np.empty(0, np.uint32),
+            event_unit="us",
+            signals=signals,
+            interrupted=interrupted,
+        )
+
+
 class LoadRecorder:
-    """Times of exchanges count from `start_ns` in what it writes."""
+    """Times of exchanges are of time.monotonic_ns(); those of rows and signals count from `start_ns`."""
 
     def __init__(self, plan: RequestPlan, observer: Observer, stats: ClientStats) -> None:
         self._plan = plan
         self._observer = observer
         self.stats = stats
-        self._rows = RequestTable()
-        self._events: list[NDArray[np.uint32]] = []
-        self._num_events = 0
+        self._ended = EndedRequests()
         self._signals: list[Signal] = []
         self._output_tokens = 0
         self._ttfts_ms: list[float] = []
@@ -75,43 +103,41 @@ class LoadRecorder:
             tenant=self._plan.tenants[int(self._plan.tenant[exchange.index])],
             priority=int(self._plan.priority[exchange.index]),
             preemptions=0,
-            events_at=self._num_events,
+            events_at=self._ended.num_events,
             events=len(gaps_us),
             first_answer=self._first_answer(answer),
         )
         self._count(answer, row)
-        self._rows.append(row)
-        self._events.append(gaps_us)
-        self._num_events += len(gaps_us)
+        self._ended.add(row, gaps_us)
         self._output_tokens += row.output_tokens
         if row.first is not None and row.sent is not None:
             self._ttfts_ms.append((row.first - row.sent) / 1e6)
         self._observer.request_ended(row, gaps_us)
 
     def _first_answer(self, answer: StreamedAnswer) -> int | None:
-        """Where it is not the first token."""
+        """The time of the first token that is not reasoning; None where it is the first token of all."""
         if answer.first_answer_ns is None or answer.first_answer_ns == answer.token_ns[0]:
             return None
         return self._since(answer.first_answer_ns)
 
     def sample(self, now_ns: int, in_flight: Collection[Exchange]) -> None:
-        """Tell how it goes, if it is time again."""
+        """Record a signal and pass it on, unless the last one is less than SIGNAL_PERIOD_NS old."""
         t_ns = self._since(now_ns)
         span_ns = t_ns - self._sampled_ns
         if span_ns < SIGNAL_PERIOD_NS:
             return
         running = [len(one.answer.token_ns) for one in in_flight if one.answer.token_ns]
-        events = self._num_events + sum(running)
+        events = self._ended.num_events + sum(running)
         fresh = max(events - self._sampled_events, 0)
         signal = Signal(
             t=t_ns,
             running=len(running),
             waiting=len(in_flight) - len(running),
-            kv_usage=None,  # what only the server knows
+            kv_usage=None,  # known to the server alone
             device_busy=None,
             output_token_per_s=fresh * 1e9 / span_ns,
             preemptions=None,
-            completed=len(self._rows),
+            completed=len(self._ended.rows),
             output_tokens=self._output_tokens + sum(running),
             ttft_ms=median(self._ttfts_ms) if self._ttfts_ms else None,
             tpot_ms=len(running) * span_ns / 1e6 / fresh if fresh and running else None,
@@ -122,14 +148,7 @@ class LoadRecorder:
         self._observer.sampled(signal)
 
     def record(self, *, interrupted: bool) -> RunRecord:
-        return RunRecord(
-            planned=len(self._plan),
-            rows=self._rows,
-            event_values=np.concatenate(self._events) if self._events else np.empty(0, np.uint32),
-            event_unit="us",
-            signals=self._signals,
-            interrupted=interrupted,
-        )
+        return self._ended.record(self._plan, self._signals, interrupted=interrupted)
 
     def _count(self, answer: StreamedAnswer, row: RequestRow) -> None:
         stats = self.stats
@@ -151,3 +170,49 @@ class LoadRecorder:
 
     def _maybe_since(self, at_ns: int | None) -> int | None:
         return None if at_ns is None else at_ns - self.start_ns
+
+
+class MergedRecorder:
+    """One record of what all workers send. Their clocks are the same, and so is their time zero."""
+
+    def __init__(self, plan: RequestPlan, observer: Observer) -> None:
+        self._plan = plan
+        self._observer = observer
+        self._ended = EndedRequests()
+        self._latest: dict[str, Signal] = {}  # by worker
+        self._signals: list[Signal] = []
+        self.stats = ClientStats()
+
+    def ended(self, row: RequestRow, gaps_us: NDArray[np.uint32]) -> None:
+        row = msgspec.structs.replace(row, events_at=self._ended.num_events)
+        self._ended.add(row, gaps_us)
+        self._observer.request_ended(row, gaps_us)
+
+    def sampled(self, worker: str, signal: Signal) -> None:
+        self._latest[worker] = signal
+        if not self._signals or signal.t - self._signals[-1].t >= SIGNAL_PERIOD_NS:
+            merged = _sum(signal.t, list(self._latest.values()))
+            self._signals.append(merged)
+            self._observer.sampled(merged)
+
+    def record(self, *, interrupted: bool) -> RunRecord:
+        return self._ended.record(self._plan, self._signals, interrupted=interrupted)
+
+
+def _sum(t_ns: int, latest: list[Signal]) -> Signal:
+    """Counts and rates of all workers; of their latencies the mean."""
+    ttfts_ms = [one.ttft_ms for one in latest if one.ttft_ms is not None]
+    tpots_ms = [one.tpot_ms for one in latest if one.tpot_ms is not None]
+    return Signal(
+        t=t_ns,
+        running=sum(one.running for one in latest),
+        waiting=sum(one.waiting for one in latest),
+        kv_usage=None,
+        device_busy=None,
+        output_token_per_s=sum(one.output_token_per_s for one in latest),
+        preemptions=None,
+        completed=sum(one.completed for one in latest),
+        output_tokens=sum(one.output_tokens for one in latest),
+        ttft_ms=sum(ttfts_ms) / len(ttfts_ms) if ttfts_ms else None,
+        tpot_ms=sum(tpots_ms) / len(tpots_ms) if tpots_ms else None,
+    )

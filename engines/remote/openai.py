@@ -1,4 +1,4 @@
-"""The OpenAI API: what its request bodies hold and what the events of its streams mean."""
+"""The OpenAI API: its request bodies, and the events of its streams."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from engines.remote.answer import StreamedAnswer
 from engines.remote.config import RemoteConfig
 from engines.remote.sse import SseEvent
 
-# Finish reasons that servers give when it was they who gave up.
-GAVE_UP = ("error", "abort")
+# Finish reasons of requests that the server gave up.
+ABANDONED = ("error", "abort")
 
 
 class RequestSpec(msgspec.Struct, frozen=True):
-    """What one request asks for, whatever the API. prompt: token ids, or text; messages: those of a chat instead."""
+    """One request, independent of the API. prompt: token ids, or text; messages: those of a chat instead."""
 
     prompt: Sequence[int] | str
     output_tokens: int
@@ -25,33 +25,33 @@ class RequestSpec(msgspec.Struct, frozen=True):
     priority: int = 0
 
 
-def completion_body(config: RemoteConfig, model: str, asked: RequestSpec) -> bytes:
-    return _encode({"model": model, "prompt": asked.prompt}, config, asked)
+def completion_body(config: RemoteConfig, model: str, spec: RequestSpec) -> bytes:
+    return _encode({"model": model, "prompt": spec.prompt}, config, spec)
 
 
-def chat_body(config: RemoteConfig, model: str, asked: RequestSpec) -> bytes:
-    messages = asked.messages or [{"role": "user", "content": asked.prompt}]
-    return _encode({"model": model, "messages": messages}, config, asked)
+def chat_body(config: RemoteConfig, model: str, spec: RequestSpec) -> bytes:
+    messages = spec.messages or [{"role": "user", "content": spec.prompt}]
+    return _encode({"model": model, "messages": messages}, config, spec)
 
 
-def _encode(body: dict[str, Any], config: RemoteConfig, asked: RequestSpec) -> bytes:
+def _encode(body: dict[str, Any], config: RemoteConfig, spec: RequestSpec) -> bytes:
     body |= {
-        "max_tokens": asked.output_tokens,
+        "max_tokens": spec.output_tokens,
         "temperature": config.temperature,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    # What strict servers refuse is sent only where it says something.
+    # Strict servers refuse unknown fields, so those with a default value are left out.
     if config.ignore_eos:
-        body |= {"ignore_eos": True, "min_tokens": asked.output_tokens}
+        body |= {"ignore_eos": True, "min_tokens": spec.output_tokens}
     if config.top_p < 1:
         body["top_p"] = config.top_p
     if config.top_k:
         body["top_k"] = config.top_k
-    if asked.tenant is not None:
-        body["user"] = asked.tenant
-    if asked.priority:
-        body["priority"] = asked.priority
+    if spec.tenant is not None:
+        body["user"] = spec.tenant
+    if spec.priority:
+        body["priority"] = spec.priority
     return msgspec.json.encode(body | dict(config.extra_body))
 
 
@@ -93,16 +93,16 @@ def interpret(answer: StreamedAnswer, event: SseEvent, at_ns: int) -> None:
     """One event of a completion's or a chat's stream."""
     data = event.data
     if len(data) < 16 and data.strip() in (b"[DONE]", b""):
-        answer.done = bool(data.strip())  # no data: a server's way to keep the connection alive
+        answer.done = bool(data.strip())  # no data: keeps the connection alive
         return
     try:
         chunk = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        if event.type in (b"message", b"error"):  # what other kinds hold is not ours to judge
+        if event.type in (b"message", b"error"):  # other types may hold anything
             answer.fail(f"an event that is not a chunk: {data[:200].decode('utf-8', 'replace')}")
         return
     if chunk.error is not None or event.type == b"error" or chunk.object == "error":
-        answer.fail(_words(chunk.error if chunk.error is not None else chunk.message))
+        answer.fail(_message(chunk.error if chunk.error is not None else chunk.message))
         return
     if chunk.usage is not None:
         _count(answer, chunk.usage)
@@ -122,7 +122,7 @@ def _choice(answer: StreamedAnswer, choice: _Choice, at_ns: int) -> None:
         answer.empty_ns.append(at_ns)
     if choice.finish_reason:
         answer.finish_reason = str(choice.finish_reason)
-        if answer.finish_reason in GAVE_UP:
+        if answer.finish_reason in ABANDONED:
             answer.fail(f"finish_reason: {answer.finish_reason}")
 
 
@@ -133,8 +133,8 @@ def _count(answer: StreamedAnswer, usage: _Usage) -> None:
         answer.output_tokens = usage.completion_tokens
 
 
-def _words(error: Any) -> str:
-    """The message in an error object, which servers shape as they like."""
+def _message(error: Any) -> str:
+    """The message of an error object, or all of one in an unknown shape."""
     if isinstance(error, dict) and isinstance(error.get("message"), str):
         return str(error["message"])
     return error if isinstance(error, str) else msgspec.json.encode(error).decode()

@@ -1,6 +1,7 @@
-"""A few requests before the measured ones: does the server take them, how does it count, and is it warm?
+"""Requests before the measured ones: whether the server accepts them, how it counts tokens, and to warm it up.
 
-Their prompts begin with a token that no measured prompt begins with, so no cache of prefixes carries over.
+Their prompts begin with a token that no measured prompt begins with, so that they leave no prefix in a cache that a
+measured one could hit.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from engines.base import EngineError, Observer, RunRecord, SilentObserver
+from engines.base import Observer, RunRecord, SilentObserver
 from engines.remote.client_stats import ClientStats
-from engines.remote.config import PATHS, RemoteConfig, Target
+from engines.remote.config import PATHS, Api, RemoteConfig, Target
 from engines.remote.dispatcher import Load
 from engines.remote.load_client import LoadClient
 from engines.remote.load_recorder import LoadRecorder
 from engines.remote.request_bodies import BodyWindow, RequestFormat
 from engines.remote.server_info import ServerInfo
 from engines.request_table import RequestRow
-from workloads.errors import ExitCode
+from workloads.errors import CbbenchError, ExitCode
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 from workloads.prompt_texts import PromptTexts
@@ -30,7 +31,7 @@ WARMUP_OUTPUT_TOKENS = 32  # at most, of each warm-up request
 
 
 class WarmupObserver(SilentObserver):
-    """Keeps nothing, and stops when another one does."""
+    """Keeps nothing, and stops when the run's observer does."""
 
     def __init__(self, other: Observer) -> None:
         self._other = other
@@ -40,70 +41,79 @@ class WarmupObserver(SilentObserver):
         return self._other.stopping
 
 
-def check(
+def choose_request_format(
     config: RemoteConfig, target: Target, server: ServerInfo, plan: RequestPlan, pacing: Pacing, observer: Observer
 ) -> RequestFormat:
-    """How to ask this server. Raises EngineError where it refuses what is needed.
+    """The request format that this server accepts, after the probes and the warm-up requests.
 
-    Without warm-up requests nothing is sent, and the setup is what the configuration says.
+    Without warm-up requests nothing is sent, and the format is as configured. Raises CbbenchError where the server
+    refuses what is needed.
     """
     quiet = WarmupObserver(observer)
     as_ids = config.api == "completions" and config.prompt_form != "text" and plan.texts is None
     if config.prompt_form == "ids" and config.api != "completions":
-        raise EngineError(f"--api {config.api} takes no token ids, only text")
+        raise CbbenchError("prompt_form", f"`api` {config.api} takes no token ids; want text or auto")
     if plan.texts is not None:
         _refuse_texts(config, plan.texts)
-    setup = RequestFormat(config, server.model, as_ids, vocab_size=server.vocab_size)
+    request_format = RequestFormat(config, server.model, as_ids, vocab_size=server.vocab_size)
     if config.warmup_requests == 0 or len(plan) == 0:
-        return setup
+        return request_format
     probe = RequestPlan.of(PROBE_TOKENS, [2] * len(PROBE_TOKENS))
-    record = _try(setup, target, probe, quiet, concurrency=1)
+    record = _send(request_format, target, probe, quiet, concurrency=1)
     refused = _refusal(record)
     if as_ids and refused is not None and config.prompt_form == "auto" and not _names_extension(refused):
-        setup = replace(setup, as_ids=False)
-        record = _try(setup, target, probe, quiet, concurrency=1)
+        request_format = replace(request_format, as_ids=False)
+        record = _send(request_format, target, probe, quiet, concurrency=1)
         refused = _refusal(record)
     if refused is not None:
-        raise EngineError(_explain(config, refused))
-    setup = replace(setup, overhead_tokens=_overhead(record))
-    _try(setup, target, _warmup_plan(plan, config.warmup_requests), quiet, concurrency=pacing.concurrency)
-    return setup
+        raise _explain(config, refused)
+    request_format = replace(request_format, overhead_tokens=_overhead(record))
+    _send(request_format, target, _warmup_plan(plan, config.warmup_requests), quiet, concurrency=pacing.concurrency)
+    return request_format
 
 
 def _refuse_texts(config: RemoteConfig, texts: PromptTexts) -> None:
-    """Raises EngineError where the API has no place for what the file says."""
+    """Raises CbbenchError where the API has no place for what the prompt file holds."""
     if config.prompt_form == "ids":
-        raise EngineError(f"--prompt-form ids: {texts.file.path} has text, of which the server makes its own tokens")
+        why = f"ids, but {texts.file.path} has text, which the server tokenizes itself; want text or auto"
+        raise CbbenchError("prompt_form", why)
     if config.api == "chat":
         return
     for row, content in enumerate(texts.file.contents):
         if not isinstance(content, str):
             where = f"{texts.file.path}, line {texts.file.lines[row]}: messages"
-            raise EngineError(f"{where}: --api {config.api} takes no chats; use --api chat")
+            raise CbbenchError("api", f"{where}: {config.api} takes no chats; want chat")
 
 
-def _try(
-    setup: RequestFormat, target: Target, plan: RequestPlan, quiet: WarmupObserver, *, concurrency: int | None
+def _send(
+    request_format: RequestFormat,
+    target: Target,
+    plan: RequestPlan,
+    quiet: WarmupObserver,
+    *,
+    concurrency: int | None,
 ) -> RunRecord:
-    """Send a plan without measuring anything."""
+    """Send a plan whose results are not measured."""
     recorder = LoadRecorder(plan, quiet, ClientStats())
     # Outside the range that measured prompts draw from.
-    make = setup.requests(plan, target, first_id=setup.token_ids[0] - 1 if setup.as_ids else 0)
+    first_id = request_format.token_ids[0] - 1 if request_format.as_ids else 0
+    make = request_format.requests(plan, target, first_id=first_id)
     pacing = Pacing(plan.arrivals_ugap, concurrency=min(concurrency or len(plan), len(plan)))
     load = Load(make, BodyWindow(make, range(len(plan)), count=len(plan)), pacing, recorder)
-    client = LoadClient(target, setup.config, setup.interpret, load)
+    client = LoadClient(target, request_format.config, request_format.interpret, load)
+    url = request_format.config.url
     try:
         if not client.prepare(1):
-            raise EngineError(f"no server answers at {setup.config.url}: {client.refusal}", ExitCode.SERVER)
+            raise CbbenchError(None, f"no server answers at {url}: {client.refusal}", ExitCode.SERVER)
         if client.run(time.monotonic_ns()) == "gone":
-            raise EngineError(f"the server at {setup.config.url} went away: {client.refusal}", ExitCode.SERVER)
+            raise CbbenchError(None, f"the server at {url} went away: {client.refusal}", ExitCode.SERVER)
     finally:
         client.close()
     return recorder.record(interrupted=False)
 
 
 def _refusal(record: RunRecord) -> RequestRow | None:
-    """A request that the server calls wrong. Every other failure is the measurement's to show."""
+    """A request that the server refused as wrong. Other failures show in the measurement."""
     for row in record.rows:
         if row.finish_reason == "http_4xx" and not (row.error or "").startswith(("HTTP 408", "HTTP 429")):
             return row
@@ -114,20 +124,23 @@ def _names_extension(row: RequestRow) -> str | None:
     return next((name for name in EXTENSIONS if name in (row.error or "")), None)
 
 
-def _explain(config: RemoteConfig, row: RequestRow) -> str:
+def _explain(config: RemoteConfig, row: RequestRow) -> CbbenchError:
     said = " ".join((row.error or "").split())[:300]
     extension = _names_extension(row)
     if extension in ("ignore_eos", "min_tokens"):
-        return (
-            f"the server does not take {extension}; --no-ignore-eos leaves it out, and answers may be shorter ({said})"
-        )
+        why = f"the server does not take {extension}; turn this off, and answers may be shorter ({said})"
+        return CbbenchError("ignore_eos", why)
     if extension is not None:
-        return f"the server does not take {extension} ({said})"
+        return CbbenchError(None, f"the server does not take {extension} ({said})")
     if said.startswith(("HTTP 401", "HTTP 403")):
-        return f"{config.key_problem} ({said})"
+        return CbbenchError(None, f"{config.key_problem} ({said})")
     if said.startswith(("HTTP 404", "HTTP 405")):
-        return f"{config.url} has no {PATHS[config.api]}; try another --api ({said})"
-    return f"the server refuses the requests: {said}"
+        return CbbenchError("api", f"{config.url} has no {PATHS[config.api]}; want {_other_apis(config.api)} ({said})")
+    return CbbenchError(None, f"the server refuses the requests: {said}")
+
+
+def _other_apis(api: Api) -> str:
+    return " or ".join(other for other in PATHS if other != api)
 
 
 def _overhead(record: RunRecord) -> int:
@@ -138,7 +151,8 @@ def _overhead(record: RunRecord) -> int:
 
 
 def _warmup_plan(plan: RequestPlan, count: int) -> RequestPlan:
-    """The range of prompt lengths of the plan, with short answers. Each is a conversation: its text is no probe's."""
+    """Prompt lengths over the range of the plan's, with short outputs. Each request is its own session, so that its
+    prompt is not that of a probe."""
     order = np.argsort(plan.prompt_tokens, kind="stable")
     chosen = order[np.linspace(0, len(plan) - 1, min(count, len(plan))).round().astype(np.int64)]
     outputs = np.minimum(plan.output_tokens[chosen], WARMUP_OUTPUT_TOKENS)

@@ -1,4 +1,4 @@
-"""What a server's /metrics says about its queue and its KV cache, whatever the server calls it."""
+"""The metrics of a server's queue and KV cache on its /metrics page, under the names of all known servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Meaning = Literal[
 SHARES: Final = ("kv_usage", "prefix_hit_rate")
 COUNTERS: Final = ("preemptions", "prefix_hits", "prefix_queries", "prefix_misses", "output_tokens", "requests")
 
-# Names of samples as they stand on the page, after a rename the newest first: the first that is there counts.
+# Names of samples on the page; of a renamed one the newest name first. The first that is present counts.
 # vLLM (and cbbench serve), SGLang, TGI, llama.cpp, trtllm-serve, Triton with TensorRT-LLM.
 NAMES: Final[dict[Meaning, tuple[str, ...]]] = {
     "running": (
@@ -50,7 +50,7 @@ NAMES: Final[dict[Meaning, tuple[str, ...]]] = {
         'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction"}',
     ),
     "prefix_hit_rate": ("sglang:cache_hit_rate", "trtllm_kv_cache_hit_rate"),
-    # SGLang's num_retracted_reqs is no counter: it tells of the last reporting period alone.
+    # SGLang's num_retracted_reqs is not a counter: it covers the last reporting period alone.
     "preemptions": ("vllm:num_preemptions_total", "sglang:num_retracted_requests_total"),
     "prefix_hits": (
         "vllm:prefix_cache_hits_total",
@@ -58,7 +58,7 @@ NAMES: Final[dict[Meaning, tuple[str, ...]]] = {
         "llamacpp:prompt_tokens_cached_total",
     ),
     "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
-    "prefix_misses": ("llamacpp:prompt_tokens_total",),  # which has no word for both together
+    "prefix_misses": ("llamacpp:prompt_tokens_total",),  # llama.cpp has no counter of both together
     "output_tokens": (
         "vllm:generation_tokens_total",
         "sglang:generation_tokens_total",
@@ -73,13 +73,13 @@ NAMES: Final[dict[Meaning, tuple[str, ...]]] = {
         "trtllm_request_success_total",
     ),
 }
-# Rows beside which others repeat the same requests in parts: SGLang's priorities, and the ranks of one model.
-_WHOLE = {"priority": "", "tp_rank": "0"}
+# Rows that hold the total where other rows hold parts of it: of SGLang's priorities, and of a model's ranks.
+_TOTAL_ROWS = {"priority": "", "tp_rank": "0"}
 
 _LABEL = r'\w+="(?:[^"\\]|\\.)*"'
 _LABELS = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _KNOWN = sorted({name.partition("{")[0] for names in NAMES.values() for name in names})
-# One search over the page, during which the load's loop cannot run; "^" for "\n" would be several times slower.
+# One search over the page, as the event loop cannot run meanwhile; "^" for "\n" would be several times slower.
 _SAMPLE = re.compile(rf"\n({'|'.join(map(re.escape, _KNOWN))})(?:\{{((?:{_LABEL}[, ]*)*)\}})?[ \t]+(\S+)")
 
 
@@ -94,7 +94,7 @@ class _Row(NamedTuple):
 
 
 def read_page(page: str) -> dict[Meaning, Reading]:
-    """What the page exposes; what is not in the result is not exposed, which is not 0."""
+    """The metrics on the page. A meaning missing from the result is not exposed, which is not 0."""
     rows: dict[str, list[_Row]] = defaultdict(list)
     for name, labels, number in _SAMPLE.findall("\n" + page):
         value = _number(number)
@@ -104,14 +104,14 @@ def read_page(page: str) -> dict[Meaning, Reading]:
     for meaning, names in NAMES.items():
         for name in names:
             if values := _values(rows, name):
-                # Ranks share the requests out; of their caches the fullest is the one that makes requests wait.
+                # Ranks divide the requests; the fullest of their KV caches is the one that makes requests wait.
                 found[meaning] = Reading(name, max(values) if meaning in SHARES else sum(values))
                 break
     return found
 
 
 def _number(text: str) -> float | None:
-    """None of what is no number: llama.cpp says nan before its first request."""
+    """None if it is not a number: llama.cpp has nan before its first request."""
     try:
         value = float(text)
     except ValueError:
@@ -123,6 +123,6 @@ def _values(rows: dict[str, list[_Row]], name: str) -> list[float]:
     name, _, wanted = name.partition("{")
     labels = _LABELS.findall(wanted)
     kept = [row for row in rows.get(name, ()) if all(row.labels.get(key) == value for key, value in labels)]
-    for label, whole in _WHOLE.items():
+    for label, whole in _TOTAL_ROWS.items():
         kept = [row for row in kept if row.labels.get(label, whole) == whole] or kept
     return [row.value for row in kept]

@@ -1,4 +1,4 @@
-"""Setup: all that is known about how to ask this server, and the bytes of a request made from it."""
+"""The bytes of the requests: prompts of planned lengths in the format of the API, made shortly before they are sent."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from engines.remote.openai import RequestSpec
 from workloads.plan import RequestPlan
 from workloads.prompts import Prompts
 
-WINDOW_BYTES = 8 * 1024 * 1024  # of bodies made ahead; a plan of long prompts can hold gigabytes
+WINDOW_BYTES = 8 * 1024 * 1024  # of bodies made ahead: all bodies of a plan of long prompts can take gigabytes
 
-# Words that are one token each, with a space before them, in every large vocabulary tried.
+# Words that are one token each after a space, in every large vocabulary tried.
 _WORDS_TEXT = """
 the of and to in is that for it as was with be by on not he his but at are this have from or had an they which one you
 were all her she there would their we him been has when who will no more if out so said what up its about into than them
@@ -35,9 +35,8 @@ WORDS = _WORDS_TEXT.split()
 
 
 class PromptMaker:
-    """What request i asks. As ids its length is exact; as text it is meant to be, and the answer's usage tells.
-
-    Where the plan has texts of its own they are sent as they are.
+    """The prompt of request i. Token ids have the planned length; words have it on most servers, and the usage in the
+    answer shows whether they did. A plan's own texts are sent unchanged.
     """
 
     def __init__(
@@ -52,8 +51,8 @@ class PromptMaker:
     ) -> None:
         """overhead_tokens: what the server adds to a text, such as a chat template; a text is made shorter by it.
 
-        first_id: with which every prompt begins (the first word, for a text), so that no cache of prefixes takes it for
-        one of another plan.
+        first_id: the first token of every prompt (index of the first word, for a text), so that no prefix cache has one
+        from another plan.
         """
         self._plan = plan
         self._as_ids = as_ids
@@ -62,7 +61,7 @@ class PromptMaker:
         choices = np.arange(*token_ids, dtype=np.int32) if as_ids else np.arange(1, len(WORDS), dtype=np.int32)
         self._prompts = Prompts(plan, choices, prompt_seed)
 
-    def asked(self, index: int) -> RequestSpec:
+    def spec(self, index: int) -> RequestSpec:
         plan = self._plan
         content = self._words(index) if plan.texts is None else plan.texts.content(index)
         return RequestSpec(
@@ -74,7 +73,7 @@ class PromptMaker:
         )
 
     def _words(self, index: int) -> str | list[int]:
-        """Drawn from the seed, as ids or as text."""
+        """Drawn from the seed: token ids, or a text."""
         ids: list[int] = self._prompts.ids(index).tolist()
         if self._first_id is not None:
             ids[0] = self._first_id
@@ -84,7 +83,7 @@ class PromptMaker:
 
 
 class BodyWindow:
-    """Makes bodies ahead, in plan order, up to a bound; call make_one() when there is nothing better to do."""
+    """Makes bodies ahead of time, in plan order, up to `count` or WINDOW_BYTES. Call make_one() when there is time."""
 
     def __init__(self, make: Callable[[int], bytes], indices: Iterable[int], *, count: int) -> None:
         self._make = make
@@ -108,7 +107,7 @@ class BodyWindow:
             self._bytes += len(body)
 
     def take(self, index: int) -> bytes:
-        """The body of request `index`; those before it are not wanted any more."""
+        """The body of request `index`. Drops those before it."""
         while self._made:
             made, body = self._made.popleft()
             self._bytes -= len(body)
@@ -122,16 +121,17 @@ class BodyWindow:
 
 @dataclass(frozen=True)
 class RequestFormat:
+    """How requests to this server are written and its answers read."""
+
     config: RemoteConfig
     model: str
     as_ids: bool  # prompts are token ids; else text
-    overhead_tokens: int = 0  # what the server adds to a text
-    vocab_size: int | None = None  # of the server, None if it does not say
+    overhead_tokens: int = 0  # added by the server to every text, as by a chat template
+    vocab_size: int | None = None  # None: not reported
 
     @property
     def token_ids(self) -> tuple[int, int]:
-        """Prompts draw from [low, high). In a small vocabulary the first eighth is left to special tokens, as these
-        come first wherever a vocabulary is small enough for it to matter."""
+        """Prompts draw from [low, high). The first eighth of a small vocabulary is left out: its special tokens."""
         low, high = self.config.token_ids
         if self.vocab_size is None or self.vocab_size >= high:
             return low, high
@@ -141,14 +141,14 @@ class RequestFormat:
     def interpret(self) -> Interpret:
         return tgi.interpret if self.config.api == "tgi" else openai.interpret
 
-    def body(self, asked: RequestSpec) -> bytes:
+    def body(self, spec: RequestSpec) -> bytes:
         if self.config.api == "tgi":
-            return tgi.body(self.config, asked)
+            return tgi.body(self.config, spec)
         make = openai.chat_body if self.config.api == "chat" else openai.completion_body
-        return make(self.config, self.model, asked)
+        return make(self.config, self.model, spec)
 
     def requests(self, plan: RequestPlan, target: Target, *, first_id: int | None = None) -> Callable[[int], bytes]:
-        """Makes the bytes of request i of the plan. first_id: see PromptMaker."""
+        """A function that makes the bytes of request i of the plan. first_id: see PromptMaker."""
         prompts = PromptMaker(
             plan,
             as_ids=self.as_ids,
@@ -160,13 +160,13 @@ class RequestFormat:
         head = self._head(target)
 
         def request(index: int) -> bytes:
-            body = self.body(prompts.asked(index))
+            body = self.body(prompts.spec(index))
             return b"%b%d\r\n\r\n%b" % (head, len(body), body)
 
         return request
 
     def _head(self, target: Target) -> bytes:
-        """Up to the number of bytes in the body."""
+        """The request line and headers, up to the value of Content-Length."""
         ours = {
             "Host": target.host_header,
             "Accept": "text/event-stream",

@@ -1,6 +1,6 @@
-"""Scraping: what the server says about itself while it is loaded, four times a second, from a thread of its own.
+"""Scraping: reads the server's own metrics during the load, four times a second, in a thread of its own.
 
-The load's loop never waits for it: a signal takes the newest sample there is.
+The load's event loop never waits for a page: a signal takes the newest sample there is.
 """
 
 from __future__ import annotations
@@ -14,29 +14,38 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import EngineError, Observer, RunRecord, ScrapeReport, Signal
+from engines.base import Observer, RunRecord, ScrapeReport, Signal
 from engines.ledger import StepArray
 from engines.remote.config import RemoteConfig, Target, resolve
 from engines.remote.prometheus import COUNTERS, Meaning, Reading, read_page
 from engines.remote.server_info import connect
 from engines.request_table import RequestRow
+from workloads.errors import CbbenchError
 from workloads.plan import RequestPlan
 
-PATHS = ("/metrics", "/prometheus/metrics")  # the second is trtllm-serve's, whose first is something else
+PATHS = (
+    "/metrics",
+    "/prometheus/metrics",
+)  # the second is that of trtllm-serve
 TIMEOUT_S = 2.0
+PERIOD_S = 0.25
+STALE_NS = 1_000_000_000  # age from which a sample is not used in a signal
+SETTLE_S = 0.3  # a server may count its last tokens a little after it sent them
+MAX_SETTLES = 3
+AGREE_SHARE = 0.01
 
 
 class MetricsPage:
-    """Read over one connection that stays open. `path` may be set to any of `paths`."""
+    """The page with a server's metrics, read over one connection that stays open. `path` may be any of `paths`.
+
+    By http.client, as httpx takes more CPU time per page, and the event loop cannot run meanwhile.
+    """
 
     def __init__(self, config: RemoteConfig, target: Target) -> None:
         if config.metrics_url is not None:
-            # Perhaps another server altogether, which the key and the headers are not for.
+            # It may be another server, which must not get the key and the headers.
             config = replace(config, url=config.metrics_url, api_key=None, headers=())
-            try:
-                target = resolve(config)
-            except EngineError as error:
-                raise EngineError(str(error).replace("--url", "--metrics-url", 1)) from None
+            target = resolve(config, "metrics_url")
         self._config = replace(config, connect_timeout_s=TIMEOUT_S)
         self._target = target
         base = target.base_path
@@ -50,7 +59,7 @@ class MetricsPage:
         return f"{'https' if self._target.tls else 'http'}://{self._target.host_header}{self.path}"
 
     def read(self) -> str:
-        """Raises OSError or HTTPException, one line each."""
+        """Raises OSError, HTTPException or CbbenchError, in one line."""
         try:
             if self._connection is None or self._connection.sock is None:
                 self._connection = http.client.HTTPConnection(self._target.host, self._target.port)
@@ -62,20 +71,13 @@ class MetricsPage:
                 raise http.client.HTTPException(f"HTTP {response.status}")
             return body.decode("utf-8", "replace")
         except BaseException:
-            self.close()  # whatever state it is in
+            self.close()  # its state is unknown
             raise
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-PERIOD_S = 0.25
-STALE_NS = 1_000_000_000  # a sample older than this says nothing about now
-SETTLE_S = 0.3  # a server may count its last tokens a little after it sent them
-SETTLES = 3  # times, at most
-AGREE_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -86,18 +88,18 @@ class Sample:
 
 
 class Growth:
-    """How much counters grew, over restarts of the server too, which set them back to 0."""
+    """How much counters grew, also across restarts of the server, which set them back to 0."""
 
     def __init__(self, first: dict[Meaning, Reading]) -> None:
         self._last = {name: first[name].value for name in COUNTERS if name in first}
         self.total: dict[Meaning, float] = dict.fromkeys(self._last, 0.0)
         self.restarted = False
 
-    def take(self, readings: dict[Meaning, Reading]) -> None:
+    def add(self, readings: dict[Meaning, Reading]) -> None:
         for name in COUNTERS:
             if name in readings:
                 value = readings[name].value
-                before = self._last.get(name, 0.0)  # one that appears only now began at 0
+                before = self._last.get(name, 0.0)  # a counter that appears later began at 0
                 self.restarted |= value < before
                 grown = value if value < before else value - before
                 self.total[name] = self.total.get(name, 0.0) + grown
@@ -105,7 +107,7 @@ class Growth:
 
 
 class Scraper:
-    """start() it, ask latest() from any thread, stop() it, and take its report()."""
+    """start(), then latest() from any thread, then stop(), settle() and report()."""
 
     def __init__(self, page: MetricsPage) -> None:
         self._page = page
@@ -119,16 +121,19 @@ class Scraper:
         self._thread = threading.Thread(target=self._watch, name="scrape", daemon=True)
 
     def start(self, *, must_answer: bool) -> None:
-        """The sample that growth counts from. Where there is no page, none is asked for again."""
+        """Read the sample that growth counts from, and start the thread if there is a page.
+
+        must_answer: raises CbbenchError where there is none, or where it has no known metric.
+        """
         readings = self._find()
         if readings is None and must_answer:
-            raise EngineError(f"--metrics-url: GET {self._page.url}: {self._problem}")
+            raise CbbenchError("metrics_url", f"GET {self._page.url}: {self._problem}")
         if readings is None:
             return
         if not readings and must_answer:
-            raise EngineError(f"--metrics-url: {self._page.url} has no metric of a server that cbbench knows")
+            raise CbbenchError("metrics_url", f"{self._page.url} has no metric of a server that cbbench knows")
         self._growth = Growth(readings)
-        self._take(readings)
+        self._keep(readings)
         self._thread.start()
 
     def latest(self) -> Sample | None:
@@ -142,8 +147,8 @@ class Scraper:
         self._page.close()
 
     def settle(self, output_tokens: int) -> None:
-        """Read again, after stop(), until the server has counted what we have received, or clearly never will."""
-        for _ in range(SETTLES if self._samples else 0):
+        """After stop(): read until the server has counted all tokens received, at most MAX_SETTLES times."""
+        for _ in range(MAX_SETTLES if self._samples else 0):
             if not self._sample():
                 break
             counted = self._growth.total.get("output_tokens")
@@ -176,12 +181,12 @@ class Scraper:
             requests_ended=len(record),
             preemptions=_whole(total.get("preemptions")),
             prefix_hit_rate=hits / queries if queries and hits is not None else rate.value if rate else None,
-            # People's own prompts begin alike where they do, and may be asked twice.
+            # Prompts of a file may share prefixes, and may repeat.
             prefixes_shared=bool((plan.prefix >= 0).any() or (plan.session >= 0).any() or plan.texts is not None),
         )
 
     def _find(self) -> dict[Meaning, Reading] | None:
-        """The first page with a metric we know; else the first page there is."""
+        """The first page with a known metric; else the first page that exists."""
         found: dict[str, dict[Meaning, Reading]] = {}
         for path in self._page.paths:
             self._page.path = path
@@ -205,11 +210,11 @@ class Scraper:
         readings = self._read()
         if readings is None:
             return False
-        self._growth.take(readings)
-        self._take(readings)
+        self._growth.add(readings)
+        self._keep(readings)
         return True
 
-    def _take(self, readings: dict[Meaning, Reading]) -> None:
+    def _keep(self, readings: dict[Meaning, Reading]) -> None:
         self._samples += 1
         self._names.update({meaning: reading.name for meaning, reading in readings.items()})
         self._latest = Sample(time.monotonic_ns(), readings, _whole(self._growth.total.get("preemptions")))
@@ -217,14 +222,15 @@ class Scraper:
     def _read(self) -> dict[Meaning, Reading] | None:
         try:
             return read_page(self._page.read())
-        except (OSError, EngineError, http.client.HTTPException) as error:
+        except (OSError, CbbenchError, http.client.HTTPException) as error:
+            said = error.message if isinstance(error, CbbenchError) else str(error)
             self._missed += 1
-            self._problem = " ".join(str(error).split()) or type(error).__name__
+            self._problem = " ".join(said.split()) or type(error).__name__
             return None
 
 
 class ScrapedObserver:
-    """The run's Observer, with what the server says put into every signal in place of what a client can only guess."""
+    """The run's Observer, with the server's metrics in every signal instead of the client's estimates."""
 
     def __init__(self, observer: Observer, scraper: Scraper) -> None:
         self._observer = observer
@@ -254,12 +260,12 @@ def agree(theirs: float, ours: float) -> bool:
 
 
 def _with_server(signal: Signal, sample: Sample) -> Signal:
-    said = {name: reading.value for name, reading in sample.readings.items()}
+    values = {name: reading.value for name, reading in sample.readings.items()}
     return msgspec.structs.replace(
         signal,
-        running=round(said.get("running", signal.running)),
-        waiting=round(said.get("waiting", signal.waiting)),
-        kv_usage=said.get("kv_usage"),
+        running=round(values.get("running", signal.running)),
+        waiting=round(values.get("waiting", signal.waiting)),
+        kv_usage=values.get("kv_usage"),
         preemptions=sample.preemptions,
     )
 

@@ -1,6 +1,6 @@
-"""Waiting for sockets and for a time, the time to some tens of microseconds.
+"""SocketPoller: waits until sockets are ready or until a time, accurate to some tens of microseconds.
 
-asyncio rounds its timers up to the millisecond, which alone would make every send 0.6 ms late.
+asyncio rounds its timers up to the millisecond, which would make every send 0.6 ms late.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE
 
-OnReady = Callable[[int], None]  # told which of EVENT_READ | EVENT_WRITE
+OnReady = Callable[[int], None]  # gets EVENT_READ | EVENT_WRITE, whichever are ready
 
 __all__ = ["EVENT_READ", "EVENT_WRITE", "OnReady", "SocketPoller"]
 
@@ -31,22 +31,22 @@ class SocketPoller:
 
     @property
     def precise(self) -> bool:
-        """Whether waits end within some tens of microseconds of their time; else they may be 1 ms late."""
+        """Whether waits end within some tens of microseconds of their time, rather than up to 1 ms late."""
         return self._timer is not None
 
     def watch(self, fd: int, events: int, on_ready: OnReady) -> None:
-        """Call on_ready when fd can be read or written; replaces what was watched on it before."""
+        """Return on_ready from ready() when fd can be read or written; replaces an earlier watch of fd."""
         if fd in self._selector.get_map():
             self._selector.modify(fd, events, on_ready)
         else:
             self._selector.register(fd, events, on_ready)
 
     def forget(self, fd: int) -> None:
-        """Before the file is closed."""
+        """Stop watching fd. Call it before the file is closed."""
         self._selector.unregister(fd)
 
     def ready(self, until_ns: int) -> list[tuple[OnReady, int]]:
-        """What became ready, waiting for it until `until_ns`; nothing if that came first."""
+        """Wait until something is ready, at most until `until_ns`; [] if that comes first."""
         wait_ns = until_ns - time.monotonic_ns()
         timeout: float | None = max(wait_ns, 0) / 1e9
         if self._timer is not None and wait_ns > 0:
@@ -91,7 +91,7 @@ class _TimerFd:
         self._set_ns = at_ns
 
     def clear(self, _: int) -> None:
-        """Take the ring off, or the file stays ready for ever."""
+        """Read the expiry, or the file stays ready."""
         self._set_ns = 0
-        with suppress(BlockingIOError):  # set anew since it rang
+        with suppress(BlockingIOError):  # set again since it expired
             os.read(self.fd, 8)

@@ -1,7 +1,7 @@
-"""Server-sent events, parsed from bytes by the rules of the WHATWG (HTML standard, "Event stream interpretation").
+"""Server-sent events, parsed by the rules of the WHATWG (HTML standard, "Event stream interpretation").
 
-Works on bytes, so that a character cut between two reads is no special case: the only bytes that mean anything here are
-below 0x80, and no byte of a longer UTF-8 sequence is.
+It parses bytes, so that a character split between two reads needs no special case: only bytes below 0x80 have a
+meaning in the format, and they do not occur in longer UTF-8 sequences.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class SseEvent(NamedTuple):
 
 
 class SseParser:
-    """Feed it the stream in pieces of any size; it returns the events each piece completed.
+    """feed() takes the stream in pieces of any size and returns the events that each piece completes.
 
-    What is left unfinished when the stream ends is dropped, as the standard says.
+    An unfinished event at the end of the stream is dropped, as in the standard.
     """
 
     def __init__(self) -> None:
-        self.retry_ms: int | None = None  # the reconnection time the server asked for; we never reconnect
+        self.retry_ms: int | None = None  # the reconnection time that the server set; cbbench never reconnects
         self._last_id = b""
         self._data: list[bytes] = []
         self._type = b""
@@ -56,7 +56,7 @@ class SseParser:
 
         events: list[SseEvent] = []
         for line in lines:
-            if line.startswith(b"data: "):  # nearly every line of a token stream; _field would do the same
+            if line.startswith(b"data: "):  # a fast path for most lines of a token stream; _field does the same
                 self._data.append(line[6:])
             elif line:
                 self._field(line)
@@ -65,7 +65,7 @@ class SseParser:
         return events
 
     def _is_plain(self, piece: bytes) -> bool:
-        """One whole event, of one line of data and nothing else, between events: nearly every piece of a stream."""
+        """Whether the piece is one whole event of one data line, as most pieces of a stream are."""
         return (
             piece.endswith(b"\n\n")
             and piece.startswith(b"data: ")

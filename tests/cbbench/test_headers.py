@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cbbench.experiment.environment import without_values
 from cbbench.settings.build import build_settings
 from tests.cbbench.conftest import Outcome
 from tests.wire.fake import FakeServer
@@ -109,7 +110,7 @@ def test_flags_replace_the_list_of_the_file(as_a_process: Call) -> None:
         (f"X-A: {SECRET}\r\nX-B: 1", "X-A has a line break"),
         (f"X-A: {SECRET}\N{SNOWMAN}", "not latin-1"),
         (SECRET, "no colon"),
-        (f": {SECRET}", "no header's name"),
+        (f": {SECRET}", "not a header name"),
         ("X-A:", "X-A has no value"),
     ],
 )
@@ -144,3 +145,29 @@ def test_a_renewed_key_is_the_same_work_and_another_route_is_not() -> None:
 
     assert work("Authorization: Bearer a", "X-Route: a") == work("Authorization: Bearer b", "X-Route: a")
     assert work("X-Route: a") != work("X-Route: b")
+
+
+def test_a_command_line_keeps_the_names() -> None:
+    words = ["run", "--header", "X-A: secret", "--header=Authorization: Bearer secret", "--header", "secret", "--json"]
+    assert without_values(words) == [
+        "run",
+        "--header",
+        "X-A: ***",
+        "--header=Authorization: ***",
+        "--header",
+        "***",
+        "--json",
+    ]
+
+
+def test_a_command_line_in_one_word() -> None:
+    """As compare --ab has it."""
+    config = "--url u --header 'X-A: s3cr3t' --header=X-B:s3cr3t --json"
+    assert without_values(["compare", "--ab", config, "--rate 4"]) == [
+        "compare",
+        "--ab",
+        "--url u --header 'X-A: ***' '--header=X-B: ***' --json",
+        "--rate 4",
+    ]
+    assert "s3cr3t" not in str(without_values([f'"{config}"', f"'{config}", "x --header s3cr3t"]))
+    assert without_values(["--headers", "X: a"]) == ["--headers", "X: a"], "no flag of ours, so refused"

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from engines.base import EngineError
 from engines.remote.launch import launched, listener_of, processes_of
 from tests.cbbench.conftest import Outcome
 from tests.wire.fake import FakeServer
+from workloads.errors import CbbenchError, ExitCode
 
 Call = Callable[..., Outcome]
 CBBENCH = f"{sys.executable} -c 'from cbbench.cli.app import main; main()'"
@@ -163,7 +163,7 @@ def test_ready_and_ended(healthy: str, script: Callable[[str], str], tmp_path: P
 def test_not_ready_in_time(script: Callable[[str], str], tmp_path: Path) -> None:
     command = script(QUICK.format(healthy=()))
     with (
-        pytest.raises(EngineError, match=r"not ready within 0\.5 s") as caught,
+        pytest.raises(CbbenchError, match=r"not ready within 0\.5 s") as caught,
         launched(command, {}, tmp_path / "l", 0.5),
     ):
         raise AssertionError
@@ -186,7 +186,7 @@ def test_somebody_else_answers(script: Callable[[str], str], tmp_path: Path, mon
     with FakeServer() as other:
         monkeypatch.setattr("engines.remote.launch._free_port", lambda: other.port)
         with (
-            pytest.raises(EngineError, match="is answered by process") as caught,
+            pytest.raises(CbbenchError, match="is answered by process") as caught,
             launched(script("import time; time.sleep(60)"), {}, tmp_path / "log", 30),
         ):
             raise AssertionError
@@ -201,9 +201,9 @@ def test_a_server_that_dies_while_it_is_loaded(script: Callable[[str], str], tmp
         owner = listener_of(int(url.rpartition(":")[2]))
         assert owner is not None
         os.kill(owner, signal.SIGKILL)
-        raise EngineError("the server went away", 6)
+        raise CbbenchError(None, "the server went away", ExitCode.SERVER)
 
-    with pytest.raises(EngineError) as caught, launched(quick, {}, tmp_path / "log", 30) as url:
+    with pytest.raises(CbbenchError) as caught, launched(quick, {}, tmp_path / "log", 30) as url:
         die(url)
     assert str(caught.value).startswith("the server went away (killed by SIGKILL); its log (")
     assert "helper" in str(caught.value)

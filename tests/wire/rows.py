@@ -70,7 +70,7 @@ ROWS = """
 65, 66, 68 the first wave and the tail                    reports/test_summary   test_the_steady_window_leaves_out_ramp_and_drain
 67        a run of a duration                             wire/test_load         test_a_run_of_a_duration_cancels_what_is_left_and_keeps_its_tokens
 67        tokens count where they came                    reports/test_summary   test_tokens_count_in_the_window_where_they_came_not_where_their_request_ended
-69        nothing but load in the timed region            engines/remote/test_scrape test_a_page_that_hangs_delays_nobody
+69        nothing but load in the timed region            engines/remote/test_scrape test_a_page_that_hangs_delays_no_request
 70, 86    everything is accounted for                     wire/test_load         test_every_planned_request_is_accounted_for
 76, 79    a server that never answers                     wire/test_lifecycle    test_a_server_that_never_answers
 77        a worker that dies                              wire/test_processes    test_a_worker_that_dies

@@ -85,7 +85,7 @@ def test_a_prompt_that_is_joined_of_two_has_the_length_of_both(as_ids: bool) -> 
     prefix = RequestPlan.of([1], [1]).session + 1  # of everybody
     plan = RequestPlan.of([30, 12, 7], [1] * 3, prefix=prefix.repeat(3), prefix_tokens=(11,))
     maker = PromptMaker(plan, as_ids=as_ids, token_ids=(1000, 8000), prompt_seed=0, overhead_tokens=2)
-    asked = [maker.asked(i).prompt for i in range(3)]
+    asked = [maker.spec(i).prompt for i in range(3)]
     prompts = [prompt.split() if isinstance(prompt, str) else list(prompt) for prompt in asked]
     assert [len(prompt) for prompt in prompts] == ([30, 12, 7] if as_ids else [28, 10, 5])
     assert prompts[0][:10] == prompts[1][:10]

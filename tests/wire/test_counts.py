@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engines.base import EngineError
 from tests.wire.driving import load
 from tests.wire.fake import DONE, END, GOOD, HEAD, Call, FakeServer, chunk, delta, event, plain, response, text, usage
+from workloads.errors import CbbenchError
 from workloads.plan import RequestPlan
 
 
@@ -109,11 +109,11 @@ def test_the_length_of_the_answer_is_asked_for() -> None:
 def test_a_strict_server_is_explained(field: str) -> None:
     """B3 30, genai-bench #116 #123: one line that names the field and the way out."""
     refusal = plain("400 Bad Request", f'{{"error":{{"message":"Unrecognized request argument: {field}"}}}}'.encode())
-    with FakeServer(lambda call: call.send(refusal)) as server, pytest.raises(EngineError) as caught:
+    with FakeServer(lambda call: call.send(refusal)) as server, pytest.raises(CbbenchError) as caught:
         load(server, warmup_requests=1)
     assert caught.value.exit_code == 2
-    assert field in str(caught.value)
-    assert "--no-ignore-eos" in str(caught.value)
+    assert caught.value.field == "ignore_eos"
+    assert f"does not take {field}; turn this off" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -161,7 +161,7 @@ def test_tenants_and_priorities_of_the_plan() -> None:
 
     plan = RequestPlan.of([4, 4], [1, 1], tenant=np.array([1, 0]), priority=np.array([3, 0]), tenants=("free", "paid"))
     maker = PromptMaker(plan, as_ids=True, token_ids=(10, 20), prompt_seed=0)
-    assert [(one.tenant, one.priority) for one in map(maker.asked, (0, 1))] == [("paid", 3), ("free", 0)]
+    assert [(one.tenant, one.priority) for one in map(maker.spec, (0, 1))] == [("paid", 3), ("free", 0)]
 
 
 def test_warm_up_prompts_are_of_their_own() -> None:

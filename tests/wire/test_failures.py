@@ -118,11 +118,11 @@ def test_a_body_that_breaks_off() -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (plain("200 OK", b'{"choices":[{"text":"a"}]}'), "no stream of events but application/json"),
+        (plain("200 OK", b'{"choices":[{"text":"a"}]}'), "the response is application/json, not a stream of events"),
         (plain("307 Temporary Redirect"), "HTTP 307"),
         (response(DONE).replace(b"Content-Type", b"Content-Encoding: gzip\r\nContent-Type"), "gzip"),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "does not speak HTTP"),
-        (response(DONE).replace(b"Transfer", b"x: y\nTransfer: \x00"), "does not speak HTTP"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "malformed HTTP response"),
+        (response(DONE).replace(b"Transfer", b"x: y\nTransfer: \x00"), "malformed HTTP response"),
     ],
     ids=["not a stream", "redirect", "compressed", "ssh", "bad header"],
 )

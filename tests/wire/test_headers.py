@@ -10,12 +10,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from engines.base import EngineError
 from engines.remote.answer import BODY_HEAD_BYTES
 from engines.remote.config import RemoteConfig
 from engines.remote.engine import RemoteEngine
 from tests.wire.driving import Watching, load
 from tests.wire.fake import GOOD, FakeServer, plain
+from workloads.errors import CbbenchError
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 
@@ -97,7 +97,7 @@ def test_a_gateway_that_repeats_what_it_refuses() -> None:
     with echo("500 Internal Server Error") as server:
         row = load(server, headers=(("X-Api-Key", secret),)).row
     assert row.error == "HTTP 500: no such key: ***"
-    with echo("401 Unauthorized") as server, pytest.raises(EngineError) as caught:
+    with echo("401 Unauthorized") as server, pytest.raises(CbbenchError) as caught:
         load(server, warmup_requests=1, headers=(("Authorization", f"Bearer {secret}"),))
     assert "the API key is wrong" in str(caught.value)
     assert secret not in str(caught.value)

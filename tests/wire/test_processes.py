@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
-from engines.base import EngineError, PartialRun
+from engines.base import PartialRun
 from engines.remote.config import RemoteConfig
 from engines.remote.engine import RemoteEngine
+from engines.remote.server_info import ServerInfo
 from engines.remote.workers import worker_count
 from tests.wire.driving import Watching, load
 from tests.wire.fake import GOOD, Call, FakeServer
 from tests.wire.server_process import server_process
+from workloads.errors import CbbenchError
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
+from workloads.rates import RateSchedule
 
 
 def run(url: str, plan: RequestPlan, observer: Watching | None = None, **config: Any) -> Any:
@@ -178,14 +187,107 @@ def test_what_a_worker_cannot_begin_is_an_error_before_the_run() -> None:
     if hard > 10**6:
         pytest.skip("no limit of open files to run into")
     plan = RequestPlan.of([8] * (2 * hard), [2] * (2 * hard))
-    with FakeServer() as server, pytest.raises(EngineError, match="open files"):
+    with FakeServer() as server, pytest.raises(CbbenchError, match="open files"):
         run(server.url, plan)
 
 
 @pytest.mark.parametrize(
-    ("asked", "concurrency", "workers"),
-    [(1, 8, 1), (4, 8, 4), (4, 2, 2), (4, None, 4), ("auto", 64, 1), ("auto", None, 1)],
+    ("asked", "pacing", "workers"),
+    [
+        (1, {"concurrency": 8}, 1),
+        (4, {"concurrency": 8}, 4),
+        (4, {"concurrency": 2}, 2),
+        (4, {}, 4),
+        ("auto", {"concurrency": 64}, 1),
+        ("auto", {"concurrency": 512}, 1),
+        ("auto", {"concurrency": 513}, 2),
+        ("auto", {"concurrency": 100_000}, 4),  # the cores
+        ("auto", {}, 4),  # 2,000 requests at once
+        ("auto", {"rate_per_s": 50.0}, 1),
+        ("auto", {"rate_per_s": 200.0}, 2),  # of 196 + 4 events each: 40,000 a second
+        ("auto", {"rate_per_s": 200.0, "concurrency": 256}, 1),
+        ("auto", {"rate_per_s": RateSchedule.parse("1 for 60s, 200 for 60s, 1")}, 2),  # its peak
+        ("auto", {"rate_per_s": 1e6}, 4),
+    ],
 )
-def test_how_many_workers(asked: Any, concurrency: int | None, workers: int) -> None:
-    pacing = Pacing(np.arange(100), concurrency=concurrency)
-    assert worker_count(asked, pacing) == workers
+def test_how_many_workers(asked: Any, pacing: dict[str, Any], workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """auto: by the load, and by the cores that this process may use."""
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda process: [0, 1, 2, 3])
+    plan = RequestPlan.of([8] * 2000, [196] * 2000)
+    assert worker_count(asked, plan, Pacing(plan.arrivals_ugap, **pacing)) == workers
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stop_while_connections_open(workers: int) -> None:
+    """The first Ctrl-C counts from the beginning: not only once all connections are open."""
+    watching = Watching()
+    plan = RequestPlan.of([8] * 10, [2] * 10)
+    began_s = time.monotonic()
+    with unaccepting_server() as url:
+        when(lambda: time.monotonic() > began_s + 0.3, lambda: setattr(watching, "stopping", True))
+        config = RemoteConfig(url=url, warmup_requests=0, workers=workers, connect_timeout_s=60)
+        engine = RemoteEngine(config)
+        engine.__dict__["server"] = ServerInfo("m", ("m",), None)  # this one says nothing about itself
+        record = engine.run(plan, Pacing(plan.arrivals_ugap, concurrency=4), watching)
+    assert time.monotonic() - began_s < 20
+    assert record.interrupted
+    assert len(record) == 0
+
+
+@contextmanager
+def unaccepting_server() -> Iterator[str]:
+    """Its queue of connections to accept is full, so that no other one opens."""
+    with socket.socket() as server, ExitStack() as stack:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(4):
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(server.getsockname())
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+INTERRUPTED = """
+import numpy as np, sys
+from cbbench.experiment.interrupt import Interrupt
+from engines.base import SilentObserver
+from engines.remote.config import RemoteConfig
+from engines.remote.engine import RemoteEngine
+from workloads.pacing import Pacing
+from workloads.plan import RequestPlan
+from workloads.rates import RateSchedule
+
+class Watching(SilentObserver):
+    @property
+    def stopping(self):
+        return interrupt.requested
+
+if __name__ == "__main__":
+    plan = RequestPlan.of([8] * 2000, [5] * 2000)
+    engine = RemoteEngine(RemoteConfig(url=sys.argv[1], warmup_requests=0, workers=2))
+    assert engine.server
+    with Interrupt() as interrupt:
+        print("begin", flush=True)
+        record = engine.run(plan, Pacing(plan.arrivals_ugap, concurrency=8), Watching())
+    print("interrupted" if record.interrupted else "finished", len(record))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [0.0, 0.1, 0.3])
+def test_ctrl_c_while_workers_start(after_s: float, tmp_path: Path) -> None:
+    """It reaches them too, before they can have said what they do with it."""
+    script = tmp_path / "load.py"
+    script.write_text(INTERRUPTED)
+    with server_process() as (_, url):
+        command = [sys.executable, str(script), url]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begin\n"
+            time.sleep(after_s)
+            os.killpg(process.pid, signal.SIGINT)
+            said, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert said.startswith("interrupted")
+    assert "Traceback" not in errors

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from engines.base import EngineError
 from engines.remote.config import RemoteConfig
 from engines.remote.engine import RemoteEngine
 from tests.wire.driving import Watching
 from tests.wire.fake import DONE, END, HEAD, Call, FakeServer, chunk, event, plain, response, text, usage
+from workloads.errors import CbbenchError
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 from workloads.spec import build_plan
@@ -56,7 +56,7 @@ def test_as_text_with_tenant_and_priority_and_counted_by_usage(tmp_path: Path) -
     assert second["prompt"] == "b" * 100
     assert [row.prompt_tokens for row in engine.rows] == [len(WORDS["prompt"]), 100]  # type: ignore[attr-defined]
     assert engine.client is not None
-    assert engine.client.prompt_mismatch_share is None, "nobody had promised a length"
+    assert engine.client.prompt_mismatch_share is None, "no length was planned"
     assert engine.client.prompt_guessed_share is None
 
 
@@ -134,13 +134,13 @@ def test_hits_of_a_prefix_cache_are_expected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({}, "p.jsonl, line 2: messages: --api completions takes no chats; use --api chat"),
-        ({"api": "chat", "prompt_form": "ids"}, "--api chat takes no token ids"),
-        ({"prompt_form": "ids"}, "--prompt-form ids: "),
+        ({}, "p.jsonl, line 2: messages: completions takes no chats; want chat"),
+        ({"api": "chat", "prompt_form": "ids"}, "prompt_form: `api` chat takes no token ids"),
+        ({"prompt_form": "ids"}, "prompt_form: ids, but "),
     ],
 )
 def test_what_the_api_has_no_place_for(tmp_path: Path, config: dict[str, Any], words: str) -> None:
-    with FakeServer(counting) as server, pytest.raises(EngineError) as caught:
+    with FakeServer(counting) as server, pytest.raises(CbbenchError) as caught:
         run(server, plan_of(tmp_path, WORDS, {"messages": CHAT}), **config)
     assert words in str(caught.value)
     assert caught.value.exit_code == 2

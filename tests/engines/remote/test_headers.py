@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engines.remote.config import RemoteConfig
-from engines.remote.headers import hide, is_credential, merged, parse_headers, without_values
+from engines.remote.headers import hide, is_credential, merged, parse_headers
 
 
 def test_names_and_values() -> None:
@@ -24,11 +24,11 @@ def test_names_and_values() -> None:
     [
         (["X-A"], "no colon in the first"),
         (["X-A: 1", "secret"], "no colon in the second"),
-        ([": secret"], "'' is no header's name"),
-        (["X A: secret"], "'X A' is no header's name"),
-        (["X-A : secret"], "'X-A ' is no header's name"),
-        (["X-Ä: secret"], "is no header's name"),
-        (["X-A\r\nX-B: secret"], "is no header's name"),
+        ([": secret"], "'' is not a header name"),
+        (["X A: secret"], "'X A' is not a header name"),
+        (["X-A : secret"], "'X-A ' is not a header name"),
+        (["X-Ä: secret"], "is not a header name"),
+        (["X-A\r\nX-B: secret"], "is not a header name"),
         (["X-A:"], "X-A has no value"),
         (["X-A:  \t"], "X-A has no value"),
         (["X-A: secret\r\nX-B: 1"], "line break"),
@@ -36,10 +36,10 @@ def test_names_and_values() -> None:
         (["X-A: secret\r"], "line break"),
         (["X-A: secret\0"], "control character"),
         (["X-A: secret \N{EURO SIGN}"], "at position 8 that is not latin-1"),
-        (["X-A: secret", "x-a: secret"], "x-a is there twice"),
-        (["content-length: 7"], "content-length is for cbbench to set"),
-        (["Accept-Encoding: gzip"], "Accept-Encoding is for cbbench to set"),
-        (["Content-Encoding: gzip"], "Content-Encoding is for cbbench to set"),
+        (["X-A: secret", "x-a: secret"], "duplicate x-a"),
+        (["content-length: 7"], "content-length is set by cbbench"),
+        (["Accept-Encoding: gzip"], "Accept-Encoding is set by cbbench"),
+        (["Content-Encoding: gzip"], "Content-Encoding is set by cbbench"),
     ],
 )
 def test_refused_without_showing_the_value(texts: list[str], words: str) -> None:
@@ -66,32 +66,6 @@ def test_the_key_gives_way_to_an_authorization() -> None:
     assert both.has_key
     assert not RemoteConfig(url="", headers=(("X-Tenant", "a"),)).has_key
     assert "Basic" not in repr(both)
-
-
-def test_a_command_line_keeps_the_names() -> None:
-    words = ["run", "--header", "X-A: secret", "--header=Authorization: Bearer secret", "--header", "secret", "--json"]
-    assert without_values(words) == [
-        "run",
-        "--header",
-        "X-A: ***",
-        "--header=Authorization: ***",
-        "--header",
-        "***",
-        "--json",
-    ]
-
-
-def test_a_command_line_in_one_word() -> None:
-    """As compare --ab has it."""
-    config = "--url u --header 'X-A: s3cr3t' --header=X-B:s3cr3t --json"
-    assert without_values(["compare", "--ab", config, "--rate 4"]) == [
-        "compare",
-        "--ab",
-        "--url u --header 'X-A: ***' '--header=X-B: ***' --json",
-        "--rate 4",
-    ]
-    assert "s3cr3t" not in str(without_values([f'"{config}"', f"'{config}", "x --header s3cr3t"]))
-    assert without_values(["--headers", "X: a"]) == ["--headers", "X: a"], "no flag of ours, so refused"
 
 
 def test_what_a_server_repeats_is_blotted_out() -> None:

@@ -123,7 +123,7 @@ def test_tallies_add_up() -> None:
     whole, halves = ClientStats(), [ClientStats(), ClientStats()]
     for i in range(1, 200):
         for tally in (whole, halves[i % 2]):
-            tally.sent_one(i * 1000, i * 1000 + 10, i * 1000 + 10 + i)
+            tally.count_sent(i * 1000, i * 1000 + 10, i * 1000 + 10 + i)
             tally.token_events += 3
     merged = msgspec.msgpack.decode(msgspec.msgpack.encode(halves[0]), type=ClientStats)
     merged.merge(halves[1])
@@ -174,7 +174,7 @@ def test_what_was_not_measured_is_none() -> None:
 def test_the_achieved_rate_is_that_of_the_sends() -> None:
     tally = ClientStats()
     for i in range(11):
-        tally.sent_one(i * 100, i * 100, i * 125)
+        tally.count_sent(i * 100, i * 100, i * 125)
     assert tally.report(open_loop=True, workers=1).achieved_over_asked_rate == pytest.approx(0.8)
     assert tally.report(open_loop=False, workers=1).achieved_over_asked_rate is None
 
@@ -228,7 +228,7 @@ def test_the_words_are_many_and_different() -> None:
 def test_a_text_has_as_many_words_as_tokens_are_left() -> None:
     plan = RequestPlan.of([30, 5], [1, 1])
     maker = PromptMaker(plan, as_ids=False, token_ids=(0, 1), prompt_seed=0, overhead_tokens=10)
-    assert [len(str(maker.asked(i).prompt).split()) for i in (0, 1)] == [20, 1]
+    assert [len(str(maker.spec(i).prompt).split()) for i in (0, 1)] == [20, 1]
 
 
 def test_bodies_are_made_ahead_within_bounds() -> None:

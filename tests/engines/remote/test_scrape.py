@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engines.base import EngineError, ScrapeReport
+from engines.base import ScrapeReport
 from engines.remote.prometheus import NAMES, read_page
 from engines.remote.scrape import Growth
 from reports.client_limits import scrape_notes
 from tests.wire.driving import Outcome, load
 from tests.wire.fake import DONE, END, HEAD, Call, FakeServer, chunk, plain, text, usage
+from workloads.errors import CbbenchError
 
 # As the servers print them, cut down to what is asked for and to what could be taken for it.
 VLLM = """
@@ -113,11 +114,11 @@ def test_the_newer_name_wins() -> None:
 
 def test_counters_grow_over_a_restart_and_from_nothing() -> None:
     growth = Growth(read_page("vllm:generation_tokens_total 100"))
-    growth.take(read_page("vllm:generation_tokens_total 150\nvllm:num_preemptions_total 2"))
+    growth.add(read_page("vllm:generation_tokens_total 150\nvllm:num_preemptions_total 2"))
     assert (growth.total, growth.restarted) == ({"output_tokens": 50, "preemptions": 2}, False)
-    growth.take(read_page("vllm:generation_tokens_total 10"))
+    growth.add(read_page("vllm:generation_tokens_total 10"))
     assert (growth.total["output_tokens"], growth.restarted) == (60, True)
-    growth.take({})  # a page that lost them says nothing
+    growth.add({})  # a page that lost them says nothing
     assert growth.total["output_tokens"] == 60
 
 
@@ -210,14 +211,14 @@ def test_tokens_counted_late_are_waited_for() -> None:
     ],
     ids=["of so many", "beside so many"],
 )
-def test_hits_of_a_prefix_cache_that_nobody_asked_for_are_noted(names: dict[str, int]) -> None:
+def test_unplanned_prefix_hits_are_noted(names: dict[str, int]) -> None:
     metered = Metered(lambda: ok("\n".join(f"{name} {metered.asked * value}" for name, value in names.items())))
     _, scrape = loaded(metered)
     assert scrape.prefix_hit_rate == pytest.approx(0.3)
     assert "30% of the prompt tokens hit the server's prefix cache" in scrape_notes(scrape)[0]
 
 
-def test_a_page_that_hangs_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_hangs_delays_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engines.remote.scrape.TIMEOUT_S", 0.6)
     monkeypatch.setattr("engines.remote.scrape.STALE_NS", 300_000_000)
     pages = 0
@@ -266,12 +267,12 @@ def test_metrics_at_their_second_address() -> None:
     [
         ("{server}/prometheus/nothing", "has no metric of a server that cbbench knows"),
         ("http://127.0.0.1:9", "refused"),
-        ("ftp://127.0.0.1", "--metrics-url ftp://127.0.0.1: want http"),
+        ("ftp://127.0.0.1", "metrics_url: ftp://127.0.0.1: want http"),
     ],
 )
 def test_metrics_that_were_named_must_be_there(url: str, words: str) -> None:
-    with FakeServer() as server, pytest.raises(EngineError) as caught:
+    with FakeServer() as server, pytest.raises(CbbenchError) as caught:
         load(server, scrape=True, metrics_url=url.format(server=server.url))
-    assert "--metrics-url" in str(caught.value)
+    assert caught.value.field == "metrics_url"
     assert words in str(caught.value)
     assert caught.value.exit_code == 2
