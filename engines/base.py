@@ -99,7 +99,7 @@ class Signal(msgspec.Struct, frozen=True):
     t: int  # ns
     running: int
     waiting: int
-    kv_usage: float | None  # share of the usable blocks in use or promised, 0..1; None: not exposed
+    kv_usage: float | None  # share of the usable blocks in use or reserved, 0..1; None: not exposed
     device_busy: float | None  # share of the time since the last sample in which the device worked; None: not exposed
     output_token_per_s: float  # since the last sample
     preemptions: int | None  # so far; None: not exposed

@@ -276,11 +276,12 @@ class _Signals:
     def sample(self, now_ns: int, completed: int) -> Signal:
         span_ns = max(now_ns - self._last_ns, 1)
         self._output_tokens += self._tokens
+        free_blocks = sum(int(row["kv_free_blocks"]) + int(row["kv_cached_blocks"]) for row in self._rows)
         signal = Signal(
             t=now_ns,
             running=sum(int(row["running"]) for row in self._rows),
             waiting=sum(int(row["waiting"]) for row in self._rows),
-            kv_usage=1 - sum(int(row["kv_free_blocks"]) for row in self._rows) / self._kv_blocks,
+            kv_usage=1 - free_blocks / self._kv_blocks,
             device_busy=min(self._busy_ns / len(self._rows) / span_ns, 1.0),
             output_token_per_s=self._tokens * 1e9 / span_ns,
             preemptions=self._preemptions,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from engines.ledger import Blocked
 from engines.scheduling.kv import KVManager
@@ -39,14 +40,13 @@ class Refusal:
         return self.why is Blocked.KV or self.why is Blocked.WATERMARK
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """What a request gets when it is admitted."""
 
     takes: int  # tokens of this step
     computed: int  # positions that are in KV already: shared, or copied back
     hits: list[int]  # blocks of other requests that it shares
-    reserve: int  # blocks in all, hits included
+    blocks: int  # held and reserved, hits included
 
 
 class ResourceGate:
@@ -105,7 +105,9 @@ class ResourceGate:
         if at_ns is None or at_ns > now_ns:
             return Refusal(Blocked.QUOTA, at_ns)
         # hits that no request holds leave the cache, so they count like any other block
-        needs = self.blocks_to_reserve(request, grant) - len(grant.hits) + self._kv.pool.num_cached_of(grant.hits)
+        needs = grant.blocks
+        if grant.hits:
+            needs += self._kv.pool.num_cached_of(grant.hits) - len(grant.hits)
         left = self._kv.available - set_aside - needs
         if left < 0:
             return Refusal(Blocked.KV, needs_blocks=needs)
@@ -113,16 +115,17 @@ class ResourceGate:
             return Refusal(Blocked.WATERMARK, needs_blocks=needs)
         return None
 
-    def blocks_to_reserve(self, request: Request, grant: Grant) -> int:
-        """Blocks for the request in all: what the admission policy asks, its swapped blocks, or all under a quota."""
+    def blocks_to_reserve(self, request: Request, asked: int) -> int:
+        """Blocks for the request in all: as many as the admission policy asks, or more to hold its swapped KV, or all
+        that it can ever need where a quota counts them."""
         if self._quotas.reserves(request):
             return self._kv.blocks_for(request.kv_limit)
-        return max(grant.reserve, len(request.host_blocks))
+        return max(asked, len(request.host_blocks))
 
     def allocate(self, request: Request, grant: Grant) -> None:
         """Give the request a slot, its blocks and its part of the quota. Checked by can_allocate."""
         slot = self._slots.take(request, grant.computed)
-        self._kv.open(slot, request, self.blocks_to_reserve(request, grant), grant.hits)
+        self._kv.open(slot, request, grant.blocks, grant.hits)
         self._quotas.admitted(request, self._kv.blocks_for(request.kv_limit))
 
     def release(self, request: Request, collected: int) -> None:

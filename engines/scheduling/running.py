@@ -141,7 +141,7 @@ class RunningBatch:
     def launched(self, plan: StepPlan) -> None:
         """The plan's tokens count as computed, and those it samples as known."""
         columns, slots = self.slots, plan.slots
-        columns.computed[slots] += plan.counts
+        columns.computed[slots] = plan.starts + plan.counts
         columns.known[slots] += plan.samples
         columns.last_step[slots] = self._launched = plan.step
 

@@ -265,7 +265,7 @@ class Scheduler:
         held_back = self.waiting.queues_outside(self._bucket)
         skipped: list[Request] = []
         changed = False
-        budget = self.admission_budget(counts)
+        budget = self._admission_budget(counts)
         while (head := self.waiting.head(held_back)) is not None:
             verdict = self.can_admit(head, budget, now_ns)
             if isinstance(verdict, Grant):
@@ -275,7 +275,7 @@ class Scheduler:
                 changed = True
             elif self._preempt_for(head, verdict):
                 changed = True
-                budget = self.admission_budget(self.share().counts)
+                budget = self._admission_budget(self.share().counts)
             else:
                 self._note(verdict)
                 if verdict.why is Blocked.QUOTA:
@@ -289,12 +289,17 @@ class Scheduler:
             self.waiting.push(one)
         return changed
 
-    def admission_budget(self, counts: IntArray) -> AdmissionBudget:
+    def admission_tokens(self, counts: IntArray) -> int:
+        """Tokens a step leaves for waiting requests when the running ones compute `counts` of it."""
+        wants, computed = self.running.wants(self._bucket), self.slots.computed[self.slots.in_order()]
+        return self.policies.batching.room(wants, computed, counts, self.gate.budget)
+
+    def _admission_budget(self, counts: IntArray) -> AdmissionBudget:
         """What a step leaves for waiting requests when the running ones compute `counts` tokens of it."""
         self.policies.admission.look(self.slots, self.kv)
-        wants, computed = self.running.wants(self._bucket), self.slots.computed[self.slots.in_order()]
-        tokens = self.policies.batching.room(wants, computed, counts, self.gate.budget)
-        return AdmissionBudget(tokens, int(self.running.growth(counts).sum()))
+        # Without a free slot no request is admitted, whatever blocks there are.
+        set_aside = int(self.running.growth(counts).sum()) if self.slots.num_free else 0
+        return AdmissionBudget(self.admission_tokens(counts), set_aside)
 
     def can_admit(self, request: Request, budget: AdmissionBudget, now_ns: int) -> Grant | Refusal:
         """What a waiting request gets when it is admitted now, or why it is not. Changes nothing."""
@@ -314,7 +319,8 @@ class Scheduler:
             return Refusal(batching.blocked)
         if self.slots.num_active and not admission.permits(request):
             return Refusal(Blocked.PEAK)
-        grant = Grant(takes, computed, hits, admission.reserve(request, self.kv, computed + takes))
+        blocks = self.gate.blocks_to_reserve(request, admission.reserve(request, self.kv, computed + takes))
+        grant = Grant(takes, computed, hits, blocks)
         refusal = self.gate.can_allocate(
             request, grant, set_aside=budget.set_aside, watermark=admission.watermark_blocks, now_ns=now_ns
         )

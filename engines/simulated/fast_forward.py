@@ -16,7 +16,7 @@ from engines.ledger import LEDGER, Blocked, StepArray
 from engines.loop import NextDue, VirtualClock
 from engines.scheduling.delivery import Outcome, deliver_run
 from engines.scheduling.plan import IntArray
-from engines.scheduling.resource_gate import Grant
+from engines.scheduling.resource_gate import AdmissionBudget, Grant
 from engines.scheduling.scheduler import Scheduler
 from engines.scheduling.step_ledger import Traffic
 from engines.simulated.cost import CostExecutor
@@ -89,17 +89,17 @@ def sure_decodes(scheduler: Scheduler, now_ns: int) -> Decodes | None:
         return None  # a prompt is being computed, or computed again
     scheduler.begin_step()
     blocked, needs_blocks = Blocked.NO, 0
+    if (head := scheduler.waiting.head()) is not None:
+        # Every active slot wants one token, and gets it: that always fits the budget.
+        counts = columns.active[order].astype(np.int64)
+        # With no blocks set aside for growth a head may look admittable that is not: then the step is planned in full.
+        budget = AdmissionBudget(scheduler.admission_tokens(counts), set_aside=0)
+        verdict = scheduler.can_admit(head, budget, now_ns)
+        if isinstance(verdict, Grant):
+            return None
+        blocked, needs_blocks = verdict.why, verdict.needs_blocks
     # Only slots of finished requests can get padding now: whether they do is the batching policy's choice.
-    dead = order[:0]
-    if len(scheduler.waiting) or not all_active:
-        shares = scheduler.share()
-        if not all_active:
-            dead = order[(shares.padding > 0) & ~columns.active[order]]
-        if (head := scheduler.waiting.head()) is not None:
-            verdict = scheduler.can_admit(head, scheduler.admission_budget(shares.counts), now_ns)
-            if isinstance(verdict, Grant):
-                return None
-            blocked, needs_blocks = verdict.why, verdict.needs_blocks
+    dead = order[:0] if all_active else order[(scheduler.share().padding > 0) & ~columns.active[order]]
     steps = min(int((columns.kv_limit[slots] - computed).min()), MAX_STEPS)
     kv, dead_kv = int(computed.sum()) + len(slots), int(columns.computed[dead].sum())
     return Decodes(steps, slots, kv, len(dead), dead_kv, blocked, needs_blocks)
@@ -156,7 +156,7 @@ def advance(scheduler: Scheduler, slots: IntArray, steps: int, end_ns: int, outc
     scheduler.numbers.last += steps
     scheduler.num_steps += steps
     scheduler.running.fast_forward(slots, steps, scheduler.numbers.last)
-    requests = [scheduler.slots.request_in(slot) for slot in slots.tolist()]
+    requests = [request for slot in slots.tolist() if (request := scheduler.slots.request[slot]) is not None]
     for request in requests:
         deliver_run(request, first_step, steps, end_ns)
     order = scheduler.policies.order

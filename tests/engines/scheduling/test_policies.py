@@ -283,6 +283,28 @@ def test_static_waits_for_its_seats_to_fill_but_not_for_ever() -> None:
     assert d.finished[-1].index == 9
 
 
+def test_patience_counts_from_the_oldest_waiting_request() -> None:
+    """A later request that goes first by the order does not begin the wait again."""
+    d = Driven.of(mode="static", order="shortest-prompt", max_num_seqs=4, static_patience_s=0.005)
+    d.submit(req(0, 8, 2))
+    d.now_ns = 3 * STEP_NS
+    d.submit(req(1, 1, 2))
+    assert d.step() is None
+    assert d.now_ns == d.scheduler.wake_at_ns == 5 * STEP_NS
+    assert d.step() is not None
+
+
+def test_patience_counts_the_requests_that_can_join_the_batch() -> None:
+    """A batch is of one bucket: prompts of another do not fill it."""
+    d = Driven.of(mode="static", prompt_buckets=(4,), max_num_seqs=2, static_patience_s=0.005)
+    d.submit(req(0, 1, 2), req(1, 8, 2))
+    assert d.step() is None
+    d.submit(req(2, 2, 2))
+    plan = d.step()
+    assert plan is not None
+    assert [request.index for request in plan.requests] == [0, 2]
+
+
 # -- admission ---------------------------------------------------------------------------------------------------------
 
 

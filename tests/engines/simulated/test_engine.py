@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from engines.base import RunRecord, SilentObserver
+from engines.ledger import kv_usage
 from engines.scheduling.config import SchedulerConfig
 from engines.simulated.engine import SimulatedEngine
 from tests.engines.simulated.small_runs import STEP_TIMES, assert_same_record, run_step_by_step
@@ -50,6 +52,15 @@ def test_the_same_bits_on_any_machine(rate_per_s: float | None, golden: str) -> 
     assert record.steps["preempted"].sum() > 0
     check_identities(record.steps, CONFIG.max_num_seqs, CONFIG.kv_blocks)
     assert _digest(record) == golden
+
+
+def test_signals_count_cached_blocks_as_free() -> None:
+    """They are evictable: the usage in signals is that of the ledger, and of a run without a prefix cache."""
+    config = dataclasses.replace(CONFIG, prefix_caching=True)
+    record = SimulatedEngine(config, STEP_TIMES).run(PLAN, Pacing(PLAN.arrivals_ugap, rate_per_s=5.0), SilentObserver())
+    newest = np.searchsorted(record.steps["end_ns"], [signal.t for signal in record.signals], side="right") - 1
+    assert record.steps["kv_cached_blocks"][newest].max() > 10
+    assert [signal.kv_usage for signal in record.signals] == pytest.approx(kv_usage(record.steps)[newest].tolist())
 
 
 def test_planning_that_overlaps_the_running_step() -> None:
