@@ -142,7 +142,7 @@ def starvation() -> None:
         sched = short.latency.ttft_sched_ms, long.latency.ttft_sched_ms
         rows.append([name, sched[0].p50, sched[0].p99, sched[1].p50, sched[1].p99, long.max_wait_ms])
     columns = [*(f"{kind} TTFT {p} ms" for kind in ("short", "long") for p in ("P50", "P99")), "long, longest wait ms"]
-    table("More work than eight seats can take", ["order", *columns], rows)
+    table("More work than eight slots can take", ["order", *columns], rows)
 
 
 def one_tenant_floods() -> None:

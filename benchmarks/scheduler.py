@@ -1,4 +1,4 @@
-"""What planning a step costs, at 256 seats and 1,000 waiting: decode-only steps, and steps that admit requests.
+"""What planning a step costs, at 256 slots and 1,000 waiting requests: decode-only steps, and steps that admit.
 
     python benchmarks/scheduler.py [--rows 256] [--waiting 1000] [--steps 1500]
 
@@ -75,13 +75,13 @@ def main() -> None:
     args = parser.parse_args()
     rng = np.random.default_rng(0)
 
-    print(f"{args.rows} seats, {args.waiting} waiting; medians of schedule() / update() in us")
+    print(f"{args.rows} slots, {args.waiting} waiting; medians of schedule() / update() in us")
     print(f"{'policy':32} {'decode-only (target 200)':>26} {'with admissions (target 600)':>30}")
     for name, policy in POLICIES.items():
         scheduler = build(args.rows, **policy)
         for i in range(args.rows + args.waiting):
             scheduler.submit(request(i, int(rng.integers(1, 200)), 3800), 0)
-        timed_steps(scheduler, 120, None)  # everybody who can sit is through the prompt
+        timed_steps(scheduler, 120, None)  # all that can be admitted are through their prompts
         decode = timed_steps(scheduler, args.steps, None)
 
         # Outputs of about 32 tokens: some eight requests end, and as many are admitted, at every step.

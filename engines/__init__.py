@@ -1,1 +1,1 @@
-"""Engines turn a RequestPlan and a Pacing into a RunRecord. They know workloads and nobody above."""
+"""Engines turn a RequestPlan and a Pacing into a RunRecord. They import workloads, and nothing above."""

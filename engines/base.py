@@ -25,18 +25,11 @@ from workloads.plan import RequestPlan
 EventUnit = Literal["step", "us"]
 
 
-class EngineError(CbbenchError):
-    """Retired: raise CbbenchError. It stays until no room raises it."""
-
-    def __init__(self, message: str, exit_code: int = 2) -> None:
-        super().__init__(None, message, ExitCode(exit_code))
-
-
-class PartialRun(EngineError):
-    """The run ended before its time, not by the user's wish; `record` holds what there is."""
+class PartialRun(CbbenchError):
+    """The run ended before its time, not because the user stopped it; `record` has the requests until then."""
 
     def __init__(self, message: str, exit_code: int, record: RunRecord) -> None:
-        super().__init__(message, exit_code)
+        super().__init__(None, message, ExitCode(exit_code))
         self.record = record
 
 
@@ -64,7 +57,7 @@ class ClientReport(msgspec.Struct, frozen=True):
     stamps: Literal["kernel", "read", "mixed"]  # the clock of the token times: the kernel's, or that of our reads
     loop_lag_p99_ms: float | None  # a turn of the event loop: what a socket that is ready waits at most
     read_lag_p99_ms: float | None  # from the kernel's stamp to our read; None without kernel stamps
-    send_lag_p99_ms: float | None  # from when a request could be sent (due, with a seat free) to when it was
+    send_lag_p99_ms: float | None  # from when a request could be sent (due, and allowed to be in flight) to when it was
     cpu_share: float | None  # of one core, mean over the workers
     achieved_over_asked_rate: float | None  # None in a closed loop, which asks for no rate
     coalesced_event_share: float | None  # of token events; these have no time of their own
@@ -77,8 +70,8 @@ class ClientReport(msgspec.Struct, frozen=True):
     short_answer_share: float | None  # completed with fewer output tokens than planned
     workers: int
     scrape: ScrapeReport | None = None  # None: not asked for
-    core_wait_s: float | None = None  # ready to run, but other work on the machine had the cores; beside cpu_s
-    prompt_guessed_share: float | None = None  # of the completed requests: nobody has counted their prompts' tokens
+    core_wait_s: float | None = None  # ready to run, but other work on the machine had the cores; not part of cpu_s
+    prompt_guessed_share: float | None = None  # of the completed requests: prompts estimated, not counted
 
 
 class GpuSample(msgspec.Struct, frozen=True):
@@ -107,7 +100,7 @@ class Signal(msgspec.Struct, frozen=True):
     output_tokens: int  # so far
     ttft_ms: float | None = None  # median of the requests that got their first token since the last sample
     tpot_ms: float | None = None  # mean time of a decode step's token since the last sample
-    gpu: GpuSample | None = None  # None: no GPU, or nobody asks it
+    gpu: GpuSample | None = None  # None: no GPU, or it is not read
 
 
 class Observer(Protocol):

@@ -7,7 +7,7 @@
                               └── given back ── Link ◄──┘ admitted │ arrived
                                                   └────────────────┘
 
-One thread drives both, by the loop of engines.loop. Their steps run side by side, and KV moves beside both: a request
+One thread drives both, by the loop of engines.loop. Their steps run side by side, and KV moves meanwhile: a request
 has its slot and its blocks at the decode instance before its KV is sent, and decodes in the first step planned after
 that has arrived.
 """

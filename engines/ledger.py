@@ -1,4 +1,4 @@
-"""The ledger: per step, where the launched tokens and the seats went. Three identities hold in every row:
+"""The ledger: per step, where launched tokens, slots and KV blocks went. Three identities hold in every row:
 
 launched_tokens = useful + prompt_padding + bucket_padding + dead_row + recomputed + discarded
 max_num_seqs    = active_slots + dead_slots + idle_slots
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 class Blocked(IntEnum):
     """Why the head of the waiting queue was not admitted in a step."""
 
-    NO = 0  # nobody waits, or everybody who could was admitted
-    ROWS = 1  # every seat is taken
+    NO = 0  # no request waits, or all that could be were admitted
+    ROWS = 1  # every slot is taken
     TOKENS = 2  # the step's token budget is spent
     KV = 3  # not enough free KV blocks
     WATERMARK = 4  # free KV blocks would fall under the watermark
     BATCH = 5  # static batching: the running batch must end first
-    PREEMPTED = 6  # something was preempted in this step, so nobody is admitted
+    PREEMPTED = 6  # a request was preempted in this step, so none is admitted
     QUOTA = 7  # the tenant is at its limit
-    PEAK = 8  # the predicted peak of all who would sit does not fit the KV pool
+    PEAK = 8  # the predicted peak of the batch with it does not fit the KV pool
     PATIENCE = 9  # static batching: the batch is not full yet and may still wait for more
 
 
@@ -44,7 +44,7 @@ LEDGER = np.dtype(
         ("discarded_tokens", "<i8"),
         ("prefix_hit_tokens", "<i8"),  # not computed, as another request's blocks held them
         ("resume_hit_tokens", "<i8"),  # not computed again after a preemption, as the cache still held them
-        ("kv_positions", "<i8"),  # positions that seated requests hold in KV after the step
+        ("kv_positions", "<i8"),  # positions that running requests hold in KV after the step
         ("decode_kv_positions", "<i8"),  # of these, read by rows with a single token; and by dead rows
         ("prefill_kv_positions", "<i8"),  # positions in KV in front of the chunks (rows with more than one token)
         ("prefill_pairs", "<i8"),  # (query, key) pairs of the chunks: count * start + count * (count + 1) / 2
@@ -56,14 +56,14 @@ LEDGER = np.dtype(
         ("dead_slots", "<i4"),
         ("idle_slots", "<i4"),
         ("kv_used_blocks", "<i4"),  # in a block table
-        ("kv_reserved_blocks", "<i4"),  # promised to a seated request, not yet taken
+        ("kv_reserved_blocks", "<i4"),  # set aside for a running request, not yet taken
         ("kv_pending_blocks", "<i4"),  # released, but a launched step may still write them
         ("kv_cached_blocks", "<i4"),
         ("kv_free_blocks", "<i4"),
-        ("running", "<i4"),  # unfinished requests in a seat, after the step was planned
+        ("running", "<i4"),  # unfinished requests with a slot, after the step was planned
         ("waiting", "<i4"),
         ("admitted", "<i4"),
-        ("preempted", "<i4"),  # lost their seat: to be computed again, or swapped out
+        ("preempted", "<i4"),  # lost their slot: to be computed again, or swapped out
         ("evicted_tokens", "<i8"),  # KV positions thrown away by that
         ("swapped_in", "<i4"),
         ("swapped_out", "<i4"),
@@ -73,7 +73,7 @@ LEDGER = np.dtype(
         ("blocked", "<i4"),  # a Blocked
         ("instance", "<i4"),  # which of several launched the step: an INSTANCES
         ("kv_kept_blocks", "<i4"),  # of kv_used: of requests that went on elsewhere, until their KV has arrived there
-        ("transfers", "<i4"),  # requests from elsewhere that were seated, their KV on its way
+        ("transfers", "<i4"),  # requests of the prefill instance that were admitted, their KV on its way
         ("transfer_blocks", "<i4"),
     ]
 )
@@ -86,7 +86,7 @@ StepArray = NDArray[np.void]  # structured, dtype LEDGER
 
 
 def kv_usage(steps: StepArray) -> NDArray[np.float64]:
-    """Of each step: the share of the usable KV blocks in use, promised, or on their way back behind a fence."""
+    """Of each step: the share of the usable KV blocks in use, reserved, or released behind a fence."""
     used = steps["kv_used_blocks"] + steps["kv_reserved_blocks"] + steps["kv_pending_blocks"]
     usage: NDArray[np.float64] = used / np.maximum(used + steps["kv_cached_blocks"] + steps["kv_free_blocks"], 1)
     return usage

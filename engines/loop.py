@@ -161,7 +161,7 @@ class Instance:
         if self._in_flight > self._depth or self._nothing_to_plan:
             return (self.collect_step(clock),)
         if self._in_flight:
-            return ()  # another may be launched beside it, with what the source has meanwhile
+            return ()  # one more may be launched, with what the source has by now
         # Nothing can run until something comes; the scheduler never leaves a request waiting for nothing.
         wakes = [ns for ns in (next_due(), self.wake_at_ns) if ns is not None]
         assert wakes, "nothing runs, nothing is due, and the source is not exhausted"

@@ -27,7 +27,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class Stint(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One stay of a request in a seat. Steps count from 1; `sampled` is the first step that gave it a token, 0 if none.
+    """One stay of a request in a slot. Steps count from 1; `sampled` is the first step that gave it a token, 0 if none.
 
     admitted ....... sampled ........ ended
     |<-- prefill -->|<--- decode --->|        (both ends are inside the stay)
@@ -176,8 +176,8 @@ class RequestTable(Sequence[RequestRow]):
         ends = self._table["stints"][: self._count]
         begins = np.concatenate(([0], ends[:-1])) if self._count else ends
         admitted = np.zeros(self._count, dtype=np.int64)
-        seated = begins < ends
-        admitted[seated] = np.frombuffer(self._stints, dtype=np.int64)[begins[seated] + 1]
+        was_admitted = begins < ends
+        admitted[was_admitted] = np.frombuffer(self._stints, dtype=np.int64)[begins[was_admitted] + 1]
         return admitted
 
     def stints(self) -> tuple[IntColumn, NDArray[np.int64]]:

@@ -70,7 +70,7 @@ class BlockPool:
             self._cached.pop(block, None)
 
     def release(self, blocks: list[int], fence: int, collected: int) -> None:
-        """One table fewer holds each block. What nobody holds can be handed out once step `fence` is collected
+        """One table fewer holds each block. What no table holds can be handed out once step `fence` is collected
         (`collected` is the newest such step). The deepest block of a table is forgotten first."""
         gone = []
         for block in reversed(blocks):

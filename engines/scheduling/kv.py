@@ -1,4 +1,4 @@
-"""KVManager: block tables by slot, and the reserved blocks that make admission safe. Beside it two places for KV that
+"""KVManager: block tables by slot, and the reserved blocks that make admission safe. Two places hold KV that
 has left the pool: SwapSpace (the host) and KeptElsewhere (another instance).
 
 A running request holds the blocks in its table and may have *reserved* more. Table of one slot:

@@ -51,7 +51,7 @@ class PrefixIndex:
         return found
 
     def publish(self, parent: int, tokens: Tokens, block: int) -> int:
-        """Enter a computed block; returns the node its successor hangs on.
+        """Enter a computed block; returns the node that is its successor's parent.
 
         Where the same content is there already, that one stays and this block remains its owner's alone.
         """

@@ -254,8 +254,8 @@ class Scheduler:
     # -- admission -----------------------------------------------------------------------------------------------
 
     def _admit_waiting(self, counts: IntArray, now_ns: int) -> bool:
-        """Admit waiting requests in order while slots, tokens and KV last, beside `counts` tokens of the running ones.
-        True if the running batch has changed.
+        """Admit waiting requests in order while slots, tokens and KV last; the running ones compute `counts`
+        tokens. True if the running batch has changed.
 
         The first request that does not fit holds back all behind it in its queue and in those of later turn; a tenant
         at its quota holds back its own queue alone.

@@ -23,7 +23,7 @@ from workloads.source import PlanSource
 
 
 class TimedLink:
-    """Transfers one after another, each as long as its blocks take; beside the steps of both instances."""
+    """Transfers one after another, each as long as its blocks take, whatever the instances compute meanwhile."""
 
     def __init__(self, block_ns: float, clock: Clock) -> None:
         self._block_ns = block_ns
@@ -72,7 +72,7 @@ class SimulatedDisaggregatedEngine:
         return 1e9 * self.kv_bytes_per_token * self.config.decode.block_size / self.link_bytes_per_s
 
     def describe(self) -> dict[str, Any]:
-        """The `config` of run.json's engine: that of the decode instance, and beside it what the prefill instance has
+        """The `config` of run.json's engine: that of the decode instance, with what the prefill instance has
         of its own, the link, and the step-time model with its origin."""
         prefill = asdict(self.config.prefill)
         own = ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")

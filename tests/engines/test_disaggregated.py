@@ -99,7 +99,7 @@ def test_steps_run_beside_each_other_and_are_told_in_the_order_of_their_launch()
     the link: it joins in the first step that begins after its KV has arrived."""
     record = run(pair({}, {}), [(4, 6), (40, 2)], at_ms=[0, 5])
     # 0: prompt until 1.4, KV until 3.4, then 11 ms each: 14.4, 25.4, 36.4 (with 1: 12 ms) 48.4, 59.4
-    # 1: prompt from 5 to 10, seated when the step ends at 14.4, KV from 14.4 to 34.4
+    # 1: prompt from 5 to 10, admitted when the step ends at 14.4, KV from 14.4 to 34.4
     assert events_ms(record, 0) == pytest.approx([1.4, 14.4, 25.4, 36.4, 48.4, 59.4])
     assert events_ms(record, 1) == pytest.approx([10.0, 48.4])
     assert [one[:2] for one in rows(record)] == [(0, 1), (1, 2), (0, 3), (1, 4), (1, 5), (1, 6), (1, 7)]
@@ -210,14 +210,14 @@ def test_a_tenant_pays_its_tokens_once() -> None:
     assert events_ms(record, 2)[1] < 313 + 10 + 2 * 12
 
 
-def test_a_tenant_keeps_to_its_seats_in_each_instance() -> None:
+def test_a_tenant_keeps_to_its_slots_in_each_instance() -> None:
     record = run(pair({}, {"quotas": {"default": Quota(max_num_seqs=1)}}), [(20, 4)] * 3)
     assert record.steps["running"][record.steps["instance"] == 1].max() == 1
     assert {row.status for row in record.rows} == {"completed"}
 
 
 def test_a_prompt_waits_for_blocks_that_come_back_and_gives_none_up() -> None:
-    """Request 1 keeps 2 of 6 blocks until the only seat to decode is free; request 2 has computed 16 of its 20 tokens
+    """Request 1 keeps 2 of 6 blocks until the only slot to decode is free; request 2 has computed 16 of its 20 tokens
     in the other 4 and waits for a fifth."""
     record = run(
         pair({"kv_blocks": 6, "max_num_batched_tokens": 8, "admission": "optimistic"}, {"max_num_seqs": 1}),
@@ -232,7 +232,7 @@ def test_a_prompt_waits_for_blocks_that_come_back_and_gives_none_up() -> None:
 
 
 def test_who_waits_for_its_kv_gets_up_for_nobody() -> None:
-    """The only seat is given to request 0, whose KV takes 100 ms to come; the more urgent request 1 has to wait."""
+    """The only slot is given to request 0, whose KV takes 100 ms to come; the more urgent request 1 has to wait."""
     urgent = {"order": "priority", "preempt_for_priority": True, "max_num_seqs": 1}
     record = run(pair({}, urgent, block_ms=20), [(20, 3), (4, 3)], at_ms=[0, 10], priority=[2, 0])
     by_index = {row.i: row for row in record.rows}

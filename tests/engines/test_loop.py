@@ -45,7 +45,7 @@ def test_open_loop_waiting_for_the_running_step_is_inside_ttft() -> None:
     assert (second.sent, second.submitted, second.first) == (2_500_000, 3_000_000, 4_000_000)
 
 
-def test_closed_loop_schedules_at_the_moment_the_seat_came_free() -> None:
+def test_closed_loop_schedules_at_the_moment_the_slot_came_free() -> None:
     record = run_counting(RequestPlan.of([1] * 4, [2, 5, 2, 2]), config(), concurrency=2)
     rows = _by_index(record)
     assert [row.scheduled for row in rows] == [0, 0, 2 * STEP_NS, 4 * STEP_NS]
@@ -121,7 +121,7 @@ def test_overlap_gives_the_same_tokens_in_no_more_steps_than_it_must() -> None:
     plain = run_counting(plan, config(kv_blocks=30))
     overlapped = run_counting(plan, config(kv_blocks=30), depth=1)
     assert [row.output_tokens for row in _by_index(plain)] == [row.output_tokens for row in _by_index(overlapped)]
-    # a seat or block given up is seen one step later, once for each request at most
+    # a slot or block given up is seen one step later, once for each request at most
     assert len(plain.steps) <= len(overlapped.steps) <= len(plain.steps) + 40
 
 

@@ -1,4 +1,4 @@
-"""Two instances: whatever the pools, policies, durations and aborts, nobody is lost and no KV mixed up."""
+"""Two instances: whatever the pools, policies, durations and aborts, no request is lost and no KV mixed up."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Device:
 
 
 class Carrier:
-    """A transfer's targets hold garbage until its end, when the sources are read: nobody may have used either."""
+    """A transfer's targets hold garbage until its end, when the sources are read: neither may have been used."""
 
     def __init__(self, clock: VirtualClock, prefill: Memory, decode: Memory, block_ms: int) -> None:
         self._clock, self._from, self._to, self._block_ms = clock, prefill, decode, block_ms
@@ -219,12 +219,12 @@ def test_everybody_ends_once_and_both_pools_drain(chosen: Chosen) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(runs)
-def test_a_request_has_a_seat_in_one_instance_after_the_other(chosen: Chosen) -> None:
-    """First seats of prompts, then seats of the decode instance; every token from the instance that it sat in."""
+def test_a_request_has_a_slot_in_one_instance_after_the_other(chosen: Chosen) -> None:
+    """First slots of prompts, then slots of the decode instance; every token from the instance whose slot it had."""
     run = Played(*chosen)
-    seats = run.config.prefill.max_num_seqs
+    prefill_slots = run.config.prefill.max_num_seqs
     for row, request in zip(run.record.rows, _in_order(run), strict=True):
-        decodes = [stint.slot >= seats for stint in row.stints]
+        decodes = [stint.slot >= prefill_slots for stint in row.stints]
         assert decodes == sorted(decodes)
         instances = run.record.steps["instance"][request.event_steps().astype(np.int64) - 1].tolist()
         assert instances == [0, *[1] * (len(instances) - 1)][: len(instances)]

@@ -160,5 +160,5 @@ def test_fcfs_never_lets_anybody_overtake_in_admission(chosen: dict[str, object]
     d = Driven.of(**(chosen | plain))
     requests = _requests([(p, o, 0, tenant, priority) for p, o, _, tenant, priority in wanted], eos=False)
     _play(d, requests, [])
-    first_seats = [r.stints[0].admitted for _, r in requests if r.stints]
-    assert first_seats == sorted(first_seats)
+    first_slots = [r.stints[0].admitted for _, r in requests if r.stints]
+    assert first_slots == sorted(first_slots)

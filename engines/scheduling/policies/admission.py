@@ -29,7 +29,7 @@ class Admission(Protocol):
         ...
 
     def admitted(self, request: Request) -> None:
-        """This one is admitted, beside those of the last look."""
+        """This one is admitted, in addition to those of the last look."""
         ...
 
 

@@ -91,7 +91,7 @@ class Memory:
             for offset in range(block_size):
                 self._device[device, offset] = self._host[host, offset]
         for request, table, start, count in zip(plan.requests, tables, plan.starts, plan.counts, strict=True):
-            if request.finished:  # aborted in flight: the device computes something, nobody looks
+            if request.finished:  # aborted in flight: the device computes something, nothing reads it
                 continue
             for position in range(int(start)):
                 found = self._device.get((table[position // block_size], position % block_size))
@@ -193,7 +193,7 @@ class Driven:
         c = self.config
         assert plan.launched_tokens <= c.max_num_batched_tokens
         assert len(plan.slots) + len(plan.dead_slots) <= c.max_num_seqs
-        assert len(set(plan.slots.tolist())) == len(plan.slots), "two rows in one seat"
+        assert len(set(plan.slots.tolist())) == len(plan.slots), "two rows in one slot"
         assert not any(request.finished for request in plan.requests)
         writes: list[tuple[int, int]] = []
         writer: dict[int, Request] = {}
@@ -209,9 +209,9 @@ class Driven:
             stolen = [block for block, request in writer.items() if earlier.get(block, request) is not request]
             assert not stolen, f"blocks {stolen} still belong to a step in flight"
         for launched in self.in_flight:
-            seats = dict(zip(launched.slots.tolist(), launched.requests, strict=True))
+            slots = dict(zip(launched.slots.tolist(), launched.requests, strict=True))
             for slot, request in zip(plan.slots.tolist(), plan.requests, strict=True):
-                assert seats.get(slot, request) is request, f"seat {slot} still belongs to a step in flight"
+                assert slots.get(slot, request) is request, f"slot {slot} still belongs to a step in flight"
         self.written.append(writer)
 
 

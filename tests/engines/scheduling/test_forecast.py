@@ -22,10 +22,10 @@ def _peak(requests: list[tuple[int, int]], block_size: int) -> int:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(request, min_size=1, max_size=8), st.lists(request, max_size=4), request, st.integers(1, 5))
 def test_one_more_request_is_foreseen_as_if_all_were_counted_anew(
-    seated: list[tuple[int, int]], joining: list[tuple[int, int]], asked: tuple[int, int], block_size: int
+    running: list[tuple[int, int]], joining: list[tuple[int, int]], asked: tuple[int, int], block_size: int
 ) -> None:
-    held, left = (np.array(column, dtype=np.int64) for column in zip(*seated, strict=True))
+    held, left = (np.array(column, dtype=np.int64) for column in zip(*running, strict=True))
     forecast = Forecast(held, left, block_size)
     for one in joining:
         forecast.add(*one)
-    assert forecast.peak_with(*asked) == _peak([*seated, *joining, asked], block_size)
+    assert forecast.peak_with(*asked) == _peak([*running, *joining, asked], block_size)

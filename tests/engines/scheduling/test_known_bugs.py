@@ -22,7 +22,7 @@ def _with_tokens(index: int, prompt: int, output: int) -> Request:
 
 
 def test_request_larger_than_the_pool_is_rejected_with_numbers_and_blocks_nobody() -> None:
-    """vllm#39734: 63 > 49 blocks waited for ever, and everybody behind it."""
+    """vllm#39734: 63 > 49 blocks waited for ever, and all behind it."""
     d = Driven.of(kv_blocks=8).submit(req(0, 30, 4), req(1, 4, 4)).drain()
     rejected, finished = d.finished
     assert rejected.finish_reason == "rejected"
@@ -45,7 +45,7 @@ def test_pool_of_two_blocks_rejects_up_front_and_serves_others(lengths: tuple[in
 
 
 def test_watermark_never_holds_back_the_only_candidate() -> None:
-    """vllm-metal#479: blocks reserved for nobody, usage 0, waiting > 0, no progress."""
+    """vllm-metal#479: blocks reserved for no request, usage 0, waiting > 0, no progress."""
     d = Driven.of(kv_blocks=10, watermark=0.9).submit(req(0, 30, 2), req(1, 4, 2)).drain()
     assert [r.output_tokens for r in d.finished] == [2, 2]
     assert Blocked.WATERMARK in d.steps["blocked"]  # the second one did wait for it
@@ -59,7 +59,7 @@ def test_unchunked_prompt_over_the_budget_is_rejected() -> None:
     assert d.finished[1].output_tokens == 1
 
 
-def test_seat_of_a_finished_request_is_reusable_in_the_very_next_step() -> None:
+def test_slot_of_a_finished_request_is_reusable_in_the_very_next_step() -> None:
     """vllm#53130: running + deferred reached the limit and admission stopped for ever."""
     d = Driven.of(max_num_seqs=2).submit(req(0, 1, 2), req(1, 1, 9), req(2, 1, 3)).drain()
     assert next(r for r in d.finished if r.index == 2).stints[0].admitted == 3
@@ -76,7 +76,7 @@ def test_a_lone_request_may_have_what_only_the_cache_holds() -> None:
 
 
 def test_a_lone_request_does_not_preempt_itself() -> None:
-    """tt-inference-server#2042: all but one block in the cache, and a sequence evicted itself for ever."""
+    """tt-inference-server#2042: all but one block in the cache, and a sequence preempted itself for ever."""
     d = Driven.of(kv_blocks=4, prefix_caching=True)
     d.submit(Request(0, 12, 1, prompt=np.ones(12, np.int32))).drain()
     d.submit(_with_tokens(1, 8, 8)).drain()
@@ -93,7 +93,7 @@ def test_no_request_is_both_evicted_and_planned() -> None:
     assert d.steps["preempted"].sum() > 0
 
 
-def test_budget_below_the_seats_is_a_usage_error() -> None:
+def test_budget_below_the_slots_is_a_usage_error() -> None:
     """FastDeploy#7499: with a budget under the number of decodes the tail never got a token."""
     with pytest.raises(CbbenchError, match=r"^max_num_batched_tokens: 4 is less than `max_num_seqs` 8"):
         Driven.of(max_num_seqs=8, max_num_batched_tokens=4)
@@ -113,7 +113,7 @@ def test_a_newcomer_does_not_get_the_block_that_a_decode_takes_in_this_step() ->
 
 @pytest.mark.parametrize(("budget", "why_the_fifth_waits"), [(8, Blocked.TOKENS), (160, Blocked.KV)])
 def test_full_prompt_admission_does_not_thrash(budget: int, why_the_fifth_waits: Blocked) -> None:
-    """vllm#18115: admission by first chunk let a fifth context in, and all evicted each other."""
+    """vllm#18115: admission by first chunk let a fifth context in, and all preempted each other."""
     d = Driven.of(kv_blocks=40, max_num_batched_tokens=budget)
     d.submit(*(req(i, 36, 4) for i in range(4)))
     d.step()
@@ -123,7 +123,7 @@ def test_full_prompt_admission_does_not_thrash(budget: int, why_the_fifth_waits:
     assert [r.output_tokens for r in d.finished] == [4] * 5
 
 
-def test_deferred_frees_evict_exactly_one() -> None:
+def test_deferred_frees_preempt_exactly_one() -> None:
     """vllm-ascend#16315: blocks pending behind a fence do not return in this step, so the loop preempted everyone."""
     d = Driven.of(depth=1, kv_blocks=6).submit(*(req(i, 7, 9) for i in range(3)))
     while not any(r["preempted"] for r in d.ledger):
@@ -167,7 +167,7 @@ def test_reject_ends_the_victim_and_says_so() -> None:
     assert d.finished[-1].finish_reason == "length"
 
 
-def test_delay_never_evicts() -> None:
+def test_delay_never_preempts() -> None:
     d = Driven.of(kv_blocks=6, on_kv_pressure="delay").submit(*(req(i, 4, 12) for i in range(3))).drain()
     assert d.steps["preempted"].sum() == 0
     assert [r.output_tokens for r in d.finished] == [12, 12, 12]
@@ -295,12 +295,12 @@ def test_abort_of_the_unknown_is_nothing_and_a_live_index_is_refused() -> None:
 
 
 @pytest.mark.parametrize("scarce", [{"kv_blocks": 4}, {"max_num_seqs": 1}])
-def test_blocks_and_seats_pass_on_only_behind_the_launched_step(scarce: dict[str, object]) -> None:
+def test_blocks_and_slots_pass_on_only_behind_the_launched_step(scarce: dict[str, object]) -> None:
     """vllm-ascend#14055, sglang#18803: blocks or the row went to another while a launched step still wrote them."""
     d = Driven.of(depth=1, **scarce).submit(req(0, 12, 4), req(1, 12, 4))
     d.schedule()  # step 1 is in flight and writes the first request's blocks
     d.abort(0)
-    assert d.schedule() is None, "the second request must not get seat or blocks before step 1 has ended"
+    assert d.schedule() is None, "the second request must not get slot or blocks before step 1 has ended"
     d.collect()
     assert d.schedule() is not None
     d.drain()

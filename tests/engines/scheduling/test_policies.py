@@ -17,7 +17,7 @@ def _ends(d: Driven) -> list[int]:
 
 
 def _one_at_a_time(order: str, *requests: Request, **knobs: object) -> list[int]:
-    """The order in which requests that wait together are served in a single seat."""
+    """The order in which requests that wait together are served in a single slot."""
     return _ends(Driven.of(max_num_seqs=1, order=order, **knobs).submit(*requests).drain())
 
 
@@ -86,14 +86,14 @@ def test_ranks_that_would_cross_give_the_order_of_a_fresh_sort() -> None:
 # -- priority ----------------------------------------------------------------------------------------------------------
 
 
-def test_urgent_request_waits_for_a_seat_or_takes_one_but_never_passes_the_gate() -> None:
+def test_urgent_request_waits_for_a_slot_or_takes_one_but_never_passes_the_gate() -> None:
     """vllm#40004: a high-priority request waits since only KV shortage preempts."""
     for yields, admitted in ((True, 4), (False, 10)):
         d = Driven.of(max_num_seqs=2, order="priority", preempt_for_priority=yields)
         d.submit(req(0, 1, 9, priority=5), req(1, 1, 9, priority=5))
         for _ in range(3):
             d.step()
-        d.submit(req(2, 1, 3, priority=0)).drain()  # every plan is checked against seats, tokens and blocks
+        d.submit(req(2, 1, 3, priority=0)).drain()  # every plan is checked against slots, tokens and blocks
         urgent = next(r for r in d.finished if r.index == 2)
         assert urgent.stints[0].admitted == admitted
         assert [r.output_tokens for r in sorted(d.finished, key=lambda r: r.index)] == [9, 9, 3]
@@ -167,12 +167,12 @@ def test_first_come_first_served_makes_short_requests_wait_behind_long_ones() ->
 
 
 def test_a_tenant_at_its_quota_holds_back_no_other_and_never_exceeds_it() -> None:
-    """Quota of 4 blocks and 2 seats against five requests of (8, 1)."""
+    """Quota of 4 blocks and 2 slots against five requests of (8, 1)."""
     d = Driven.of(max_num_batched_tokens=64, quotas={"a": Quota(max_num_seqs=2, kv_blocks=4)})
     d.submit(*(req(i, 8, 1, tenant="a") for i in range(5)), req(9, 4, 2, tenant="b"))
     d.step()
-    seated = [r.index for r in d.plans[0].requests]
-    assert seated == [0, 1, 9]
+    admitted = [r.index for r in d.plans[0].requests]
+    assert admitted == [0, 1, 9]
     assert d.ledger[0]["blocked"] == Blocked.QUOTA
     d.drain()
     assert len(d.finished) == 6
@@ -271,7 +271,7 @@ def test_sorted_static_wastes_less_than_first_come() -> None:
     assert (dead("fcfs"), dead("shortest-known")) == (2 * 30 + 29 + 1 + 32 + 31 + 1 - 30, 1 + 0 + 1 + 3 + 2 + 1)
 
 
-def test_static_waits_for_its_seats_to_fill_but_not_for_ever() -> None:
+def test_static_waits_for_its_slots_to_fill_but_not_for_ever() -> None:
     d = Driven.of(mode="static", max_num_seqs=4, static_patience_s=0.005)
     d.submit(req(0, 1, 2))
     assert d.step() is None
@@ -308,7 +308,7 @@ def test_patience_counts_the_requests_that_can_join_the_batch() -> None:
 # -- admission ---------------------------------------------------------------------------------------------------------
 
 
-def test_peak_admission_takes_more_than_full_reserve_and_never_evicts_when_lengths_are_exact() -> None:
+def test_peak_admission_takes_more_than_full_reserve_and_never_preempts_when_lengths_are_exact() -> None:
     requests = [(4, 1 + 3 * i) for i in range(8)]
 
     def run(admission: str) -> tuple[int, int]:
@@ -316,9 +316,9 @@ def test_peak_admission_takes_more_than_full_reserve_and_never_evicts_when_lengt
         d.submit(*(req(i, p, o) for i, (p, o) in enumerate(requests))).drain()
         return len(d.plans), int(d.steps["preempted"].sum())
 
-    peak_steps, peak_evictions = run("peak")
+    peak_steps, peak_preemptions = run("peak")
     reserve_steps, _ = run("full-reserve")
-    assert peak_evictions == 0
+    assert peak_preemptions == 0
     assert peak_steps <= reserve_steps
 
 
@@ -333,7 +333,7 @@ def test_peak_admission_counts_who_has_sat_down_in_the_same_step() -> None:
 
 
 def test_optimistic_admission_recomputes_a_bounded_share() -> None:
-    """vllm#18115: 4 contexts fit, a fifth makes them evict each other; it must still end, with bounded rework."""
+    """vllm#18115: 4 contexts fit, a fifth makes them preempt each other; it must still end, with bounded rework."""
     d = Driven.of(kv_blocks=40, max_num_batched_tokens=8, admission="optimistic")
     d.submit(*(req(i, 36, 4) for i in range(5))).drain()
     assert [r.output_tokens for r in d.finished] == [4] * 5

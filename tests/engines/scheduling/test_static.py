@@ -12,7 +12,7 @@ STATIC = ["padded", "compact-held", "compact-freed"]
 
 
 def _bus(mode: str, static: str = "padded") -> Driven:
-    """Three seats; 10, 50 and 200 output tokens sit down, more wait. Prompts of one token."""
+    """Three slots; 10, 50 and 200 output tokens are admitted, more wait. Prompts of one token."""
     d = Driven.of(mode=mode, static=static, max_num_seqs=3)
     return d.submit(*(req(i, 1, o) for i, o in enumerate((10, 50, 200, 60, 60, 60)))).drain()
 
@@ -24,7 +24,7 @@ def test_static_wastes_340_of_600_slot_steps_and_admits_the_fourth_at_step_201(s
     assert (first["dead_slots"] + first["idle_slots"]).sum() == (200 - 10) + (200 - 50)
     assert first["active_slots"].sum() + 340 == 600
     assert next(r for r in d.finished if r.index == 3).stints[0].admitted == 201
-    # only the padded rectangle launches what is finished; the compact shapes leave the seat idle
+    # only the padded rectangle launches what is finished; the compact shapes leave the slot idle
     assert first["dead_slots"].sum() == (340 if static == "padded" else 0)
 
 

@@ -192,9 +192,9 @@ def test_least_recently_used_content_is_forgotten_first_and_deepest_first() -> N
     assert 0 <= d.steps["prefix_hit_tokens"].sum() - 12 <= 4
 
 
-def test_who_gets_up_before_its_blocks_were_copied_back_keeps_them_on_the_host() -> None:
-    """Swapped in for a step that then seats somebody more urgent in its place: the copy back is never carried out, and
-    a copy out of the blocks it would have had must not be either. Found by the property test; Driven checks the KV."""
+def test_a_request_preempted_before_its_blocks_are_copied_back_keeps_them_on_the_host() -> None:
+    """Swapped in for a step that then admits a more urgent request in its place: the copy back is not carried out, and
+    no copy out of the blocks that it would have filled. Found by the property test; Driven checks the KV."""
     d = Driven.of(
         kv_blocks=5,
         max_num_seqs=4,
