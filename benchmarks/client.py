@@ -1,4 +1,4 @@
-"""How true the load client's numbers are and what they cost: it loads truth_server.py, which knows when it really sent.
+"""How accurate the load client's numbers are and what they cost: it loads truth_server.py, which records when it sent.
 
     python benchmarks/client.py [--case NAME]... [--quick] [--realtime] [--read-stamps] [--no-scrape] [--json FILE]
 
@@ -149,7 +149,7 @@ def load(pipe: Any, url: str, case: Case, realtime: bool, settings: dict[str, bo
 
 
 def _scraped(report: ClientReport) -> str:
-    """How many pages, and whether the server's count of tokens is ours."""
+    """How many pages, and whether the server's token count matches the client's."""
     said = report.scrape
     if said is None:
         return "no"
@@ -172,7 +172,7 @@ def errors(record: RunRecord, truths: list[Truth]) -> dict[str, Any]:
         reported_gaps.append(np.diff(events_ns[row.events_at : row.events_at + row.events]) / 1e6)
         true_gaps.append(np.diff(at) / 1e6)
     itl, true_itl = np.concatenate(reported_gaps), np.concatenate(true_gaps)
-    # Time zero on the server's clock, which is ours: the schedule begins a little before the first request arrives.
+    # Time zero on the clock that both share: the schedule begins a little before the first request arrives.
     start_ns = min(truths[row.i].came_ns - (row.sent or 0) for row in rows)
     felt = np.array([at[0] - start_ns - row.scheduled for row, at in zip(rows, sent, strict=True)]) / 1e6
     reported_felt = (record.column_ns("first") - record.column_ns("scheduled")) / 1e6

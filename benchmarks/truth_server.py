@@ -1,10 +1,10 @@
-"""A streaming server that knows when it really sent what, to measure a client against. Speaks enough of the OpenAI API.
+"""A streaming server that records when it sent each event, to measure a client against.
 
     python benchmarks/truth_server.py [--port 8100] [--ttft-ms 50] [--tpot-ms 20] [--tick-ms 0] [--stall-at-s S] ...
 
 The first token of a request leaves ttft-ms after the request came in, the others tpot-ms apart, in one event each; with
 --tick-ms all streams send at the same ticks, as an engine's steps do. During a stall nothing is sent, but requests are
-taken. `GET /metrics` is a page as long as vLLM's. `GET /truth` gives, per request, the time at which it came in (the
+accepted. `GET /metrics` is a page as long as vLLM's. `GET /truth` gives, per request, the time at which it came in (the
 kernel's stamp where there is one), and the time just before each event's send(), so that its own lateness is part of
 the truth. `GET /truth/reset` forgets.
 """
@@ -37,7 +37,7 @@ OTHER_METRICS = "".join(
     for name in ("queue_time", "inference_time", "prefill_time", "decode_time", "time_per_output_token")
     for bound in range(1, 130)
 )  # vLLM's page of 0.32 has 650 lines and 53 kB
-KEY_IDS = 4  # prompt tokens by which a request is known again
+KEY_IDS = 4  # prompt tokens that identify a request
 
 
 class Truth(msgspec.Struct):
@@ -48,7 +48,7 @@ class Truth(msgspec.Struct):
     sent_ns: bytes = b""  # int64 per event
 
 
-class Ask(msgspec.Struct):
+class CompletionRequest(msgspec.Struct):
     prompt: list[int] | str = ""
     max_tokens: int = 16
 
@@ -85,17 +85,17 @@ class Server:
         self.log: list[Truth] = []
         self.due: list[tuple[int, int, Stream]] = []
         self.order = count()
-        self.reactor = SocketPoller()
+        self.poller = SocketPoller()
         self.listener = socket.create_server(("127.0.0.1", args.port), backlog=4096)
         self.listener.setblocking(False)
-        self.reactor.watch(self.listener.fileno(), EVENT_READ, self.accept)
-        self.decode = msgspec.json.Decoder(Ask).decode
+        self.poller.watch(self.listener.fileno(), EVENT_READ, self.accept)
+        self.decode = msgspec.json.Decoder(CompletionRequest).decode
 
     def serve(self) -> None:
         print(f"listening on {self.listener.getsockname()[1]}", flush=True)
         while True:
             until_ns = self.due[0][0] if self.due else time.monotonic_ns() + 1_000_000_000
-            for on_ready, events in self.reactor.ready(until_ns):
+            for on_ready, events in self.poller.ready(until_ns):
                 on_ready(events)
                 self.send_due()
             self.send_due()
@@ -143,7 +143,7 @@ class Server:
             return
         unsent = data[sent:]
         if bool(unsent) != bool(stream.unsent):
-            self.reactor.watch(
+            self.poller.watch(
                 stream.sock.fileno(), EVENT_READ | (EVENT_WRITE if unsent else 0), partial(self.handle, stream)
             )
         stream.unsent = unsent
@@ -155,7 +155,7 @@ class Server:
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 kernel_stamps.enable_stamps(sock)
-                self.reactor.watch(sock.fileno(), EVENT_READ, partial(self.handle, Stream(sock)))
+                self.poller.watch(sock.fileno(), EVENT_READ, partial(self.handle, Stream(sock)))
 
     def handle(self, stream: Stream, events: int) -> None:
         if events & EVENT_WRITE and stream.unsent:
@@ -213,7 +213,7 @@ class Server:
     def drop(self, stream: Stream) -> None:
         stream.truth = None
         if stream.sock.fileno() >= 0:
-            self.reactor.forget(stream.sock.fileno())
+            self.poller.forget(stream.sock.fileno())
             stream.sock.close()
 
 

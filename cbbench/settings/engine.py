@@ -171,7 +171,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     workers: Annotated[
         int | Literal["auto"],
         Meta(
-            description="Processes that send: a number or auto. Default: 1.",
+            description="Processes that send: a number, or auto: by the load and the cores. Default: 1.",
             extra=_of_server("N", hashed="never", given=str | int, parse="cbbench.settings.values:parse_workers"),
         ),
     ] = 1

@@ -1,1 +1,1 @@
-"""A load generator for servers that speak the OpenAI API (or TGI's own), which measures itself too."""
+"""A load generator for servers with the OpenAI API or that of TGI. It also measures its own client."""

@@ -182,7 +182,7 @@ def test_a_server_that_ignores_being_asked_is_killed(
     assert not alive(owner)
 
 
-def test_somebody_else_answers(script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_answers(script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeServer() as other:
         monkeypatch.setattr("engines.remote.launch._free_port", lambda: other.port)
         with (

@@ -1,4 +1,4 @@
-"""A server that speaks raw bytes, so that a test decides what crosses the wire and where it is cut."""
+"""A server that sends raw bytes, so that a test decides what is on the wire and where it is cut."""
 
 from __future__ import annotations
 

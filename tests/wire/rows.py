@@ -27,7 +27,7 @@ ROWS = """
 25        no usage                                        wire/test_counts       test_a_server_without_usage
 26        prompts of exactly the planned length           wire/test_counts       test_prompts_go_as_ids_of_exactly_the_planned_length
 26        a small vocabulary                              wire/test_bad_input    test_a_small_vocabulary_is_not_left
-26, 29    who counts otherwise is found out               wire/test_counts       test_a_server_that_counts_prompts_otherwise_is_found_out
+26, 29    a server that counts otherwise                  wire/test_counts       test_a_server_that_counts_prompts_otherwise_is_found_out
 27        a prefix and what follows, joined               wire/test_bodies       test_a_prompt_that_is_joined_of_two_has_the_length_of_both
 28        counting again by a tokenizer of our own        none: the client has no tokenizer
 29        the chat template's tokens                      wire/test_counts       test_a_chat_template_is_taken_off_the_text
@@ -75,14 +75,14 @@ ROWS = """
 76, 79    a server that never answers                     wire/test_lifecycle    test_a_server_that_never_answers
 77        a worker that dies                              wire/test_processes    test_a_worker_that_dies
 77        Ctrl-C while nothing happens                    wire/test_lifecycle    test_stopping_while_the_server_is_silent
-78        a lock that a failed turn keeps                 none: turns wait for nobody
+78        a lock that a failed turn keeps                 none: turns hold no lock
 80        a freeze after the warm-up                      none: it ends before the clock runs
 81        partial results                                 wire/test_lifecycle    test_stopping_keeps_what_there_is
 81        after a kill                                    reports/test_folder    test_sigkill_leaves_a_readable_folder
 82        a keep-alive that ends as we send               wire/test_lifecycle    test_a_kept_connection_that_closes_is_sent_on_again_once
 82        a server that never keeps a connection          wire/test_lifecycle    test_a_server_that_never_keeps_what_it_says_it_keeps
 82        only once, and only if nothing was heard        wire/test_lifecycle    test_it_is_not_sent_again_once_anything_came_back
-83        another server on the port                      cbbench/test_launch    test_somebody_else_answers
+83        another server on the port                      cbbench/test_launch    test_another_process_answers
 85        statistics in quadratic time                    wire/test_load         test_response_cost_does_not_grow_with_its_length
 87        one schema, there and back                      reports/test_folder    test_what_is_written_is_read
 88        units in names                                  reports/test_metrics   test_every_latency_has_a_definition

@@ -35,7 +35,7 @@ def test_a_request_larger_than_any_buffer() -> None:
 
 
 def test_a_server_that_refuses_a_large_request_before_it_has_read_it() -> None:
-    """B5 53: its words are kept, though the connection breaks under what is still being sent."""
+    """B5 53: its response is kept, though the connection breaks while the request is still being sent."""
     refusal = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 7\r\n\r\ntoo big"
 
     class Impatient(FakeServer):

@@ -1,4 +1,4 @@
-"""loadgen B3: how many tokens, in and out, and who counted them; and what the bodies ask for."""
+"""loadgen B3: how many tokens, in and out, and by whose count; and the fields of the request bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""loadgen B5: what fails is a failure of a class, with the server's words, and never a fast success."""
+"""loadgen B5: every failure has a class and the server's message, and is never a fast success."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_nulls_from_a_router() -> None:
     assert (row.status, row.token_source, row.output_tokens) == ("completed", "counted", 1)
 
 
-def test_silence_after_done_does_not_hold_the_seat() -> None:
+def test_silence_after_done_does_not_hold_up_the_next_request() -> None:
     """A server that never ends its response after [DONE]: the answer is whole, and its connection is not used again."""
 
     async def script(call: Call) -> None:

@@ -33,7 +33,7 @@ def test_connections_are_open_before_the_first_request() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 7])
-def test_a_closed_loop_keeps_its_seats_filled(number: int) -> None:
+def test_a_closed_loop_keeps_its_concurrency(number: int) -> None:
     with FakeServer(slow) as server:
         ran = load(server, requests=4 * number, concurrency=number)
     assert ran.failures == [None] * 4 * number
@@ -71,17 +71,17 @@ def test_rates_below_one_a_second_are_rates() -> None:
 
 
 def test_waiting_behind_a_cap_is_in_the_scheduled_latency_only() -> None:
-    """B6 59, vllm #54101, guidellm #1048 (507 ms reported, 3,330 felt): twice the load that two seats can carry."""
+    """B6 59, vllm #54101, guidellm #1048 (507 ms reported, 3,330 felt): twice what two in flight can carry."""
     ran = load(slow, requests=40, rate=2 * 2 / SLOW_S, concurrency=2)
     first, sent, scheduled = (ran.record.column_ns(name) / 1e9 for name in ("first", "sent", "scheduled"))
     assert np.median(first - sent) < 3 * SLOW_S
     assert np.max(first - scheduled) > 5 * SLOW_S
-    # Requests that wait for a seat are not the client's lateness.
+    # The wait for the cap on requests in flight is not a delay of the client's.
     assert ran.report.send_lag_p99_ms is not None
     assert ran.report.send_lag_p99_ms < 0.5 * np.max(sent - scheduled) * 1000
 
 
-def test_a_server_that_stalls_is_felt_by_those_who_should_have_been_sent_meanwhile() -> None:
+def test_a_stall_is_in_the_latency_of_requests_due_meanwhile() -> None:
     """B6 59: with a cap, nothing is sent during a stall; from the schedule the stall is there all the same."""
 
     async def script(call: Call) -> None:

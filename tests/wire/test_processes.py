@@ -276,7 +276,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.parametrize("after_s", [0.0, 0.1, 0.3])
 def test_ctrl_c_while_workers_start(after_s: float, tmp_path: Path) -> None:
-    """It reaches them too, before they can have said what they do with it."""
+    """It reaches the workers too, before they ignore it."""
     script = tmp_path / "load.py"
     script.write_text(INTERRUPTED)
     with server_process() as (_, url):

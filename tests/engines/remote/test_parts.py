@@ -262,23 +262,23 @@ def test_bodies_are_made_ahead_within_bounds() -> None:
 @pytest.mark.parametrize(
     "pacing", [{"rate_per_s": 10.0}, {"concurrency": 7}, {}, {"rate_per_s": 10.0, "concurrency": 5}]
 )
-def test_the_shares_of_workers_make_the_whole(workers: int, pacing: dict[str, float]) -> None:
+def test_the_partitions_of_workers_make_the_whole(workers: int, pacing: dict[str, float]) -> None:
     plan = RequestPlan.of([1] * 20, [1] * 20)
 
     def whole() -> Pacing:
         return Pacing(plan.arrivals_ugap, **pacing)  # type: ignore[arg-type]
 
-    shares = [Partition(plan, whole(), worker, workers) for worker in range(workers)]
-    seats = [share.concurrency for share in shares]
-    assert sum(seat or 0 for seat in seats) == (whole().concurrency or 0)
+    parts = [Partition(plan, whole(), worker, workers) for worker in range(workers)]
+    caps = [part.concurrency for part in parts]
+    assert sum(cap or 0 for cap in caps) == (whole().concurrency or 0)
     late_ns = 10**12
     due, scheduled = [], {}
-    for share in shares:
-        while not share.exhausted:
-            for one in share.due(late_ns):
+    for part in parts:
+        while not part.exhausted:
+            for one in part.due(late_ns):
                 due.append(one.index)
                 scheduled[one.index] = one.scheduled_ns
-                share.completed(one.index, late_ns)
+                part.completed(one.index, late_ns)
     assert sorted(due) == list(range(20))
     if "rate_per_s" in pacing:
         assert [scheduled[i] for i in range(20)] == [i * 100_000_000 for i in range(20)]
