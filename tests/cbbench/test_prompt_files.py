@@ -192,7 +192,7 @@ def test_chats_need_the_chat_api(cbbench: Call) -> None:
         run = ("run", "--url", server.url, "--workload", "prompts.jsonl", "--warmup", 0, "--no-scrape", "-o", "runs/p1")
         outcome = cbbench(*run)
         assert outcome.code == 2
-        assert "prompts.jsonl, line 2: messages: --api completions takes no chats; use --api chat" in outcome.error_line
+        assert "--api: prompts.jsonl, line 2: messages: completions takes no chats; want chat" in outcome.error_line
         assert not Path("runs").exists(), "a refused run leaves nothing that the next one would stumble over"
         assert cbbench(*run, "--api", "chat").code in (0, 5)
         series = " ".join(map(str, run[1:-2]))
