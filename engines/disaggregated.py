@@ -80,13 +80,13 @@ class TwoInstances:
 
     def submit(self, request: Request, now_ns: int) -> Outcome:
         """Queue it for its prompt to be computed; one that either instance could never hold is rejected at once."""
-        refused = None
+        rejected = None
         if request.max_output_tokens > 1 and (reason := self.decode.scheduler.gate.never_fits(request)) is not None:
-            refused = f"decode instance: {reason}"
+            rejected = f"decode instance: {reason}"
         request.output_limit = 1  # of the prefill instance
         if (reason := self.prefill.scheduler.gate.never_fits(request)) is not None:
-            refused = f"prefill instance: {reason}"
-        return self.prefill.scheduler.submit(request, now_ns, refused)
+            rejected = f"prefill instance: {reason}"
+        return self.prefill.scheduler.submit(request, now_ns, rejected)
 
     def abort(self, index: int) -> Outcome:
         outcome = self.prefill.abort(index)

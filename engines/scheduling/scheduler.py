@@ -58,15 +58,15 @@ class Scheduler:
 
     # -- requests come and go ------------------------------------------------------------------------------------
 
-    def submit(self, request: Request, now_ns: int, refused: str | None = None) -> Outcome:
-        """Queue the request; one that can never run is rejected at once, with the numbers. refused: why it could never
+    def submit(self, request: Request, now_ns: int, rejected: str | None = None) -> Outcome:
+        """Queue the request; one that can never run is rejected at once, with the numbers. rejected: why it could never
         run at the instance where it continues."""
         if request.index in self._live:
             raise ValueError(f"request {request.index} is already live")
         request.submitted_ns = now_ns
         self._live[request.index] = request
         outcome = Outcome()
-        if (reason := refused or self.gate.never_fits(request)) is not None:
+        if (reason := rejected or self.gate.never_fits(request)) is not None:
             self.running.traffic.rejected += 1
             self.end(request, "rejected", outcome, reason)
         else:
