@@ -65,7 +65,7 @@ def run_compiled(
 ) -> RunRecord:
     """The record of the scheduler's own loop, to the bit. The pacing must be fresh."""
     recorder = StepRecorder(observer, len(plan), config.kv_blocks, thinned=True)
-    core = _Core(config, tables, plan, pacing, front_end_ns, block_steps)
+    core = CompiledCore(config, tables, plan, pacing, front_end_ns, block_steps)
     for block in core.blocks():
         recorder.take_block(block)
         if observer.stopping:
@@ -74,7 +74,7 @@ def run_compiled(
     return recorder.record(interrupted=False)
 
 
-class _Core:
+class CompiledCore:
     def __init__(
         self,
         config: SchedulerConfig,
