@@ -101,7 +101,7 @@ def step_times_of(
         front_end_ns=FRONT_END_NS,
         swap_block_ns=1e9 * BLOCK_TOKENS * kv_bytes_per_token(shape, deployment) / device.link_bytes_per_s / gpus,
         origin=Origin(
-            source=f"data sheet of {_gpus(deployment)}, shape of {name}",
+            source=f"data sheet of {_gpus(deployment)}, shape of {name}; {_checked(deployment)}",
             model=name,
             device=deployment.hardware,
             block_size=BLOCK_TOKENS,
@@ -195,6 +195,14 @@ def parameters_bytes(shape: DecoderShape, deployment: Deployment) -> float:
     """Weights over all GPUs; embedding and head stay in bf16."""
     embedding = shape.vocab * shape.d_model * (1 if shape.tied else 2)
     return (shape.parameters - embedding) * WEIGHT_BYTES[deployment.weights] + embedding * 2
+
+
+def _checked(deployment: Deployment) -> str:
+    """How far the nearest public table is from these step times."""
+    error = reached.error if (reached := BY_HARDWARE.get(deployment.hardware)) is not None else None
+    if error is None or deployment.hardware in SIMILAR:
+        return "no public table of this GPU"
+    return f"{error} off public tables of its steps"
 
 
 def _gpus(deployment: Deployment) -> str:
