@@ -1,6 +1,6 @@
 """How long a report takes: `python benchmarks/report_cost.py [--requests N] [--gaps N] [--unit step|us]`.
 
-Writes the folder of a made-up run (a ledger with seats, Poisson arrivals, lognormal lengths), then rebuilds its
+Writes the folder of a made-up run (a ledger with slots, Poisson arrivals, lognormal lengths), then rebuilds its
 run.json from the raw files in a process of its own, so that its peak memory is its own. With `--points N` it makes a
 sweep of N simulated runs instead and times `cbbench report` of it, with `--report "--format html"` as a page, say.
 """
@@ -29,7 +29,7 @@ from engines.request_table import RequestRow, Stint
 from reports.folder import RunWriter
 from reports.schema import Criteria, EngineInfo, PacingInfo, RunFile, WorkloadInfo
 
-SEATS = 256
+SLOTS = 256
 STEP_NS = 20_000_000
 CHUNK = 10_000  # requests written at once
 IntArray = NDArray[np.int64]
@@ -45,16 +45,16 @@ def header(requests: int, unit: EventUnit) -> RunFile:
 
 
 def write_run(folder: Path, requests: int, gaps: int, unit: EventUnit, tenants: int) -> None:
-    """Every seat serves one request after the other: a prefill of two steps, then a token in every step."""
+    """Every slot serves one request after the other: a prefill of two steps, then a token in every step."""
     rng = np.random.default_rng(0)
     tokens = np.maximum(2, rng.lognormal(0, 0.7, requests))
     tokens = np.maximum(2, np.rint(tokens * (gaps + requests) / tokens.sum())).astype(np.int64)
-    seat = np.arange(requests) % SEATS
+    slot = np.arange(requests) % SLOTS
     stay = tokens + 1  # the first of two prefill steps gives no token
     admitted = np.empty(requests, np.int64)
-    for slot in range(min(SEATS, requests)):
-        own = stay[seat == slot]
-        admitted[seat == slot] = 1 + np.cumsum(own) - own
+    for slot in range(min(SLOTS, requests)):
+        own = stay[slot == slot]
+        admitted[slot == slot] = 1 + np.cumsum(own) - own
     ended = admitted + stay - 1
     end_ns = np.cumsum(rng.gamma(400.0, STEP_NS / 400.0, int(ended.max())).astype(np.int64))
     steps = _ledger(end_ns, admitted, ended)
@@ -75,9 +75,9 @@ def _ledger(end_ns: IntArray, admitted: IntArray, ended: IntArray) -> NDArray[np
     came, went = (np.bincount(at, minlength=steps.size + 2) for at in (admitted, ended + 1))
     steps["running"] = steps["active_slots"] = np.cumsum(came - went)[1:-1]
     steps["decode_rows"] = steps["useful_tokens"] = steps["launched_tokens"] = steps["running"]
-    steps["idle_slots"] = SEATS - steps["active_slots"]
+    steps["idle_slots"] = SLOTS - steps["active_slots"]
     steps["kv_used_blocks"] = steps["running"]
-    steps["kv_free_blocks"] = SEATS - steps["kv_used_blocks"]
+    steps["kv_free_blocks"] = SLOTS - steps["kv_used_blocks"]
     steps["blocked"] = Blocked.ROWS
     return steps
 
@@ -96,8 +96,8 @@ def _write_requests(
     for i in which.tolist():
         begin, count = int(admitted[i]), int(tokens[i])
         first_step, last_step = begin + 1, begin + count
-        seated_ns, first_ns = int(steps["now_ns"][begin - 1]), int(steps["end_ns"][first_step - 1])
-        sent_ns = max(0, seated_ns - int(waited_ns[i]))
+        admitted_ns, first_ns = int(steps["now_ns"][begin - 1]), int(steps["end_ns"][first_step - 1])
+        sent_ns = max(0, admitted_ns - int(waited_ns[i]))
         last_ns = int(steps["end_ns"][last_step - 1])
         row = RequestRow(
             i=i,
@@ -119,7 +119,7 @@ def _write_requests(
             preemptions=0,
             events_at=0,
             events=count,
-            stints=(Stint(i % SEATS, begin, first_step, last_step),) if unit == "step" else (),
+            stints=(Stint(i % SLOTS, begin, first_step, last_step),) if unit == "step" else (),
         )
         events = np.arange(first_step, last_step + 1, dtype=np.uint32)
         if unit == "us":

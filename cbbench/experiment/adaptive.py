@@ -2,7 +2,7 @@
 
     coarse    LOW, the powers of two between, HIGH; a rate climbs them one by one until arrivals outrun completions
     refine    the middle (geometric) of each gap beside the knee, of the gap in which the best setting that meets the
-              SLA gives way to one that does not, and of the gap in which a rate begins to saturate
+              SLA is next to one that does not, and of the gap in which a rate begins to saturate
     stop      when those gaps are within a factor of 1.2, or between neighbouring whole numbers
 
 Pure: what is measured goes in, what to measure next comes out; so a sweep that was broken off goes on where it was.

@@ -217,7 +217,7 @@ def claimed(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CbbenchError("output", f"another sweep is at work in {folder}; choose another folder") from None
+            raise CbbenchError("output", f"another sweep runs in {folder}; choose another folder") from None
         except OSError:
             pass  # a file system without locks
         yield

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
     Sla = RateSchedule = object  # their modules load NumPy
 
-# The upper ends are far beyond what anybody measures; they keep a slip of the keyboard from filling the memory.
+# The upper ends are far beyond any measurement; they keep a mistyped number from filling the memory.
 MOST_REQUESTS = 10_000_000
 
 _of_workload = partial(setting, panel="Workload")

@@ -330,7 +330,7 @@ def admit(state, slot, request, order, i, known, limit, reserve, max_num_seqs):
 
 @njit(cache=True)
 def preempt(state, slot, request, order, preempted, stints, victim):
-    """The slot at `victim` in plan order gives up its blocks, and its request waits again in order of submission."""
+    """The request at `victim` in plan order loses slot and blocks and waits again, in order of submission."""
     s = order[victim]
     i, computed = slot[s, REQUEST], slot[s, COMPUTED]
     for at in range(victim + 1, state[RUNNING]):

@@ -136,7 +136,7 @@ def activation_bytes(shape: DecoderShape, gpus: int) -> float:
 
 
 def all_reduce(deployment: Deployment) -> AllReduce:
-    """One all-reduce of the GPUs that share a layer. CbbenchError where nobody has measured them together."""
+    """One all-reduce of the GPUs that share a layer. CbbenchError where no table has them together."""
     if deployment.gpus == 1:
         return AllReduce(0.0, float("inf"))
     known = ALL_REDUCE.get((deployment.hardware, deployment.gpus))

@@ -50,7 +50,7 @@ def test_attention_that_reads_beyond_its_row_is_told(monkeypatch: pytest.MonkeyP
     assert (found["ok"], found["error"]) == (False, None)  # it met a NaN
 
 
-def test_writing_to_a_block_of_nobodys_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_to_a_free_block_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def stray(right: Any) -> Any:
         def write(qkv: torch.Tensor, kv: torch.Tensor, *rest: Any) -> None:
             right(qkv, kv, *rest)

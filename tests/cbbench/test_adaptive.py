@@ -170,7 +170,7 @@ def test_a_rate_sweep_on_the_simulator_resumes(cbbench: Call) -> None:
     [("max-num-seqs", ()), ("kv-blocks", ()), ("max-num-batched-tokens", ()), ("block-size", ("--between", "4,64")),
      ("watermark", ("--between", "1,20.5"))],
 )  # fmt: skip
-def test_other_knobs(cbbench: Call, param: str, arguments: tuple[object, ...]) -> None:
+def test_other_options(cbbench: Call, param: str, arguments: tuple[object, ...]) -> None:
     work = ("--num-requests", 12, "--workload", "prompt=uniform(16,96);output=uniform(8,32)", "--max-num-seqs", 4)
     mine = work[:-2] if param == "max-num-seqs" else work
     outcome = cbbench("sweep", param, "--adaptive", *arguments, *SIMULATED, *mine, "-o", "out")

@@ -84,7 +84,7 @@ def test_more_than_a_plan_can_have_is_refused() -> None:
 
 def test_each_rate_of_a_sweep_lasts_as_long(cbbench: Call) -> None:
     Path("trace.csv").write_text("prompt_tokens,output_tokens\n8,2\n8,2\n8,2\n")
-    for name, what in (("laws", SHORT), ("file", ("--workload", "trace.csv"))):
+    for name, what in (("distributions", SHORT), ("file", ("--workload", "trace.csv"))):
         sweep = ("sweep", "rate", "--values", "5,20", *SIMULATED, *what, "--arrival", "constant", "--duration", 10)
         assert cbbench(*sweep, "-o", name).code == 0
         assert [read_run(Path(name) / f"rate-{rate}").workload.num_requests for rate in (5, 20)] == [50, 200]

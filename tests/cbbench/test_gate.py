@@ -111,7 +111,7 @@ MIXED = ("--sla", "p999_ttft_ms<=500", "--sla", "p99_ttft_ms<=0.001")
 def test_inconclusive_outranks_failed_and_every_output_tells_them_apart(
     cbbench: Call, calm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exit code says 5: somebody may try again. That a bound has failed for good must not be lost."""
+    """Exit code 5 invites another try. That a bound has failed for good must not be lost."""
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
     outcome = cbbench("gate", calm, *MIXED, "--junit", "junit.xml", "--github")
     assert outcome.code == 5
@@ -394,7 +394,7 @@ def test_results_of_other_tools_are_compared_as_far_as_they_go(cbbench: Call) ->
     assert outcome.code == 0
     assert "tool guidellm 0.8.1 → aiperf 0.13.0" in outcome.out
     assert "mean_tpot_ms" in outcome.out
-    assert "Requests that changed most" not in outcome.out, "nobody knows whether they are the same"
+    assert "Requests that changed most" not in outcome.out, "it is unknown whether they are the same"
     assert "taken as TPOT" in outcome.err
     refused = cbbench("gate", aiperf, "--baseline", guidellm)
     assert refused.code == 2

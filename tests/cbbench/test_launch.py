@@ -126,7 +126,7 @@ def test_ctrl_c_keeps_the_results_and_ends_the_server(spawn: Callable[..., subpr
 
 def test_no_server_at_any_point(cbbench: Call, script: Callable[[str], str]) -> None:
     launch = script("import sys; print('no', sys.argv[2], 'today'); sys.exit(3)")
-    outcome = cbbench("sweep", "knob", "--values", "a b,c/d", "--launch", launch, *WORK, "-o", "out")
+    outcome = cbbench("sweep", "option", "--values", "a b,c/d", "--launch", launch, *WORK, "-o", "out")
     assert outcome.code == 6
     points = json.loads(Path("out/sweep.json").read_text())["points"]
     assert [point["values"] for point in points] == [["a b"], ["c/d"]]
@@ -217,8 +217,8 @@ def test_a_server_that_dies_while_it_is_loaded(script: Callable[[str], str], tmp
         (("--launch", "no-such-program {value} {port}"), "cannot start no-such-program: no such file"),
         (("--launch", "x {value} {port}", "--url", "http://h:1"), "--url cannot name another"),
         (("--launch", "x {value} {port}", "--max-num-seqs", 4), "--max-num-seqs: belongs to cbbench's own engine"),
-        (("--launch", "x {port}"), "cannot sweep 'knob'"),
-        (("--ready-timeout", 5), "cannot sweep 'knob'"),
+        (("--launch", "x {port}"), "cannot sweep 'option'"),
+        (("--ready-timeout", 5), "cannot sweep 'option'"),
         (("--launch", "x {value} {port}", "--no-scrape", "--metrics-url", "http://h:1"), "--metrics-url"),
         (("--launch", "x {value} {port}", "--values", "1,1"), "each value once"),
         (("--launch", "x {value} {port}", "--values", "1,,2"), "without gaps"),
@@ -226,7 +226,7 @@ def test_a_server_that_dies_while_it_is_loaded(script: Callable[[str], str], tmp
 )
 def test_bad_input(cbbench: Call, arguments: tuple[object, ...], words: str) -> None:
     values = () if "--values" in arguments else ("--values", "1")
-    outcome = cbbench("sweep", "knob", *values, *arguments, *WORK, "-o", "out")
+    outcome = cbbench("sweep", "option", *values, *arguments, *WORK, "-o", "out")
     assert outcome.code == 2, outcome.err
     assert words in outcome.err
     assert "Traceback" not in outcome.err

@@ -1,4 +1,4 @@
-"""The live view: what a snapshot shows, and the lines for a log where nobody watches."""
+"""The live view: what a snapshot shows, and the lines for a log without a terminal."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_a_server_reads_them_as_our_engine_does(cbbench: Call, server: Running) 
     run = read_run(Path("out"))
     assert run.workload.prompts is not None
     assert run.workload.prompts.counted_by == "server"
-    assert run.workload.realised["prompt_tokens"] is None, "what nobody counted before the run is not said"
+    assert run.workload.realised["prompt_tokens"] is None, "what was not counted before the run is not shown"
     assert any("has the same text in every run" in note for note in run.notes)
 
 

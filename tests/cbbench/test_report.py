@@ -95,7 +95,7 @@ def test_what_cannot_be_reported(cbbench: Call, runs: None, arguments: tuple[str
     assert not Path("x").exists()
 
 
-def test_percentiles_that_somebody_asks_for_are_in_every_table(cbbench: Call, runs: None) -> None:
+def test_percentiles_that_a_request_asks_for_are_in_every_table(cbbench: Call, runs: None) -> None:
     asked = ("--percentiles", "99.9,75")
     usual = cbbench("report", "static")
     shown = cbbench("report", "static", *asked)

@@ -1,4 +1,4 @@
-"""Simulated runs from the command line: memory from the data sheet, and what a law does not know."""
+"""Simulated runs from the command line: memory from the data sheet, and what a calibration does not know."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_less_memory_is_fewer_blocks(cbbench: Call) -> None:
 
 
 @pytest.mark.parametrize("refused", [("--on-kv-pressure", "swap"), ("--gpu-memory-utilization", "0.5")])
-def test_what_a_law_does_not_know_is_refused(cbbench: Call, refused: tuple[str, str]) -> None:
+def test_what_a_calibration_does_not_know_is_refused(cbbench: Call, refused: tuple[str, str]) -> None:
     save_step_times(STEP_TIMES, Path(STEP_TIMES_FILE))
     outcome = cbbench(*FITTED, *refused, "-o", "out")
     assert outcome.code == 2, outcome.err

@@ -95,7 +95,7 @@ def test_two_sweeps_do_not_write_into_one_folder(cbbench: Call) -> None:
     with claimed(Path("out")):
         outcome = cbbench(*SWEEP, "--values", "1,4")
     assert outcome.code == 2
-    assert "another sweep is at work in out" in outcome.error_line
+    assert "another sweep runs in out" in outcome.error_line
     assert state() == before
     assert cbbench(*SWEEP, "--values", "1,4").code == 0
 

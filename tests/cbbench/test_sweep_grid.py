@@ -27,7 +27,7 @@ def state() -> Any:
     return json.loads(Path("out/sweep.json").read_text())
 
 
-def test_every_setting_is_either_a_knob_or_says_why_not() -> None:
+def test_every_setting_is_either_a_option_or_says_why_not() -> None:
     known = RunSettings.all().values()
     assert {one.value_type for one in known if one.facts.unswept is None} <= {int, float, bool, str}
     for one in known:
@@ -105,7 +105,7 @@ def test_a_product_of_two(cbbench: Call) -> None:
         ("block-size", "8,16", ()),
     ],
 )
-def test_knobs(cbbench: Call, param: str, values: str, more: tuple[object, ...]) -> None:
+def test_options(cbbench: Call, param: str, values: str, more: tuple[object, ...]) -> None:
     outcome = cbbench("sweep", param, "--values", values, *SMALL, *more, "-o", "out", "--json")
     assert outcome.code == 0, outcome.err
     found = json.loads(outcome.out)

@@ -151,7 +151,7 @@ LONG_PROMPTS = (
     ],
     ids=["they stall answers", "they hold the queue"],
 )  # fmt: skip
-def test_a_few_long_prompts_keep_nobody_from_the_bounds(
+def test_a_few_long_prompts_keep_no_request_from_the_bounds(
     cbbench: Callable[..., Outcome], own_folder: Path, arguments: tuple[object, ...], rule: str
 ) -> None:
     """Rows, tokens per step, admission and buckets meet these bounds with none of their settings that tune tries."""

@@ -180,7 +180,7 @@ def test_a_full_decode_pool_holds_back_the_prefill_instance() -> None:
 
 
 def test_under_pressure_a_request_is_computed_again_where_it_decodes() -> None:
-    """Two requests outgrow the decode pool; the newest gives way and its prompt is computed there, counted as waste."""
+    """Two requests outgrow the decode pool; the newest is preempted; its prompt is computed there, as waste."""
     record = run(pair({}, {"kv_blocks": 12}), [(20, 12), (20, 12)])
     assert {row.status for row in record.rows} == {"completed"}
     decode = record.steps[record.steps["instance"] == 1]
@@ -193,7 +193,7 @@ def test_under_pressure_a_request_is_computed_again_where_it_decodes() -> None:
 
 
 def test_blocks_that_are_still_being_written_are_never_taken_away() -> None:
-    """Request 0 runs out of blocks while request 1's KV takes 100 ms to arrive: the older one gives way."""
+    """Request 0 runs out of blocks while request 1's KV takes 100 ms to arrive: the older one is preempted."""
     record = run(pair({}, {"kv_blocks": 12}, block_ms=20), [(20, 12), (20, 12)])
     by_index = {row.i: row for row in record.rows}
     assert (by_index[0].preemptions, by_index[1].preemptions) == (1, 0)
@@ -231,7 +231,7 @@ def test_a_prompt_waits_for_blocks_that_come_back_and_gives_none_up() -> None:
     assert {row.status for row in record.rows} == {"completed"}
 
 
-def test_who_waits_for_its_kv_gets_up_for_nobody() -> None:
+def test_a_request_whose_kv_is_on_its_way_is_not_preempted() -> None:
     """The only slot is given to request 0, whose KV takes 100 ms to come; the more urgent request 1 has to wait."""
     urgent = {"order": "priority", "preempt_for_priority": True, "max_num_seqs": 1}
     record = run(pair({}, urgent, block_ms=20), [(20, 3), (4, 3)], at_ms=[0, 10], priority=[2, 0])
@@ -326,7 +326,7 @@ class StopsAtOnce(SilentObserver):
         return self.asked > 1
 
 
-def test_a_stop_waits_for_the_running_step_though_somebody_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_waits_for_the_running_step_though_a_request_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """Request 1 comes at 1 ms, in a step that ends at 5: it is not asked for any more, and stays due."""
     monkeypatch.setattr("engines.simulated.disaggregated.VirtualClock", Impatient)
     record = run(pair({}, {}), [(40, 3), (8, 2)], at_ms=[0, 1], observer=StopsAtOnce())

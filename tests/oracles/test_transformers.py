@@ -42,7 +42,7 @@ LAYERS = 30
 PROMPTS = [
     # The capital of France is
     [504, 3575, 282, 4649, 314],
-    # Continuous batching admits a new request as soon as a seat is free, while static batching
+    # Continuous batching admits a new request as soon as a slot is free, while static batching
     [17217, 6065, 7717, 274, 31093, 253, 725, 3116, 347, 3318, 347, 253, 8952, 314, 1904, 28, 979, 11690, 7717, 274],
     # def fibonacci(n):
     [1604, 3987, 46477, 24, 94, 727, 2367],

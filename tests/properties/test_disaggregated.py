@@ -192,7 +192,7 @@ runs = st.tuples(
 
 @settings(max_examples=300, deadline=None)
 @given(runs)
-def test_everybody_ends_once_and_both_pools_drain(chosen: Chosen) -> None:
+def test_all_ends_once_and_both_pools_drain(chosen: Chosen) -> None:
     """Device and Carrier check on the way that every row finds its own prefix in its blocks."""
     run = Played(*chosen)
     count = len(run.requests)

@@ -18,7 +18,7 @@ from tests.engines.simulated.small_runs import STEP_TIMES, assert_same_record, r
 from workloads.pacing import Pacing
 from workloads.plan import UGAP, RequestPlan
 
-knobs = st.fixed_dictionaries(
+options = st.fixed_dictionaries(
     {
         "kv_blocks": st.integers(4, 60),
         "block_size": st.integers(1, 8),
@@ -74,7 +74,7 @@ class StopsAfter(SilentObserver):
 
 
 @settings(max_examples=150, deadline=None)
-@given(knobs, pacings, st.lists(requests, min_size=1, max_size=25), st.sampled_from([None, None, 1, 4]))
+@given(options, pacings, st.lists(requests, min_size=1, max_size=25), st.sampled_from([None, None, 1, 4]))
 def test_fast_forward_changes_nothing(
     chosen: dict[str, object],
     pacing: dict[str, object],

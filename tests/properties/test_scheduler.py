@@ -65,7 +65,7 @@ def _consistent(chosen: dict[str, object]) -> dict[str, object]:
     return chosen
 
 
-knobs = (continuous | reserving).map(_consistent)
+options = (continuous | reserving).map(_consistent)
 # prompt, output, submitted at step, tenant, priority
 lengths = st.tuples(
     st.integers(1, 24), st.integers(1, 16), st.integers(0, 12), st.sampled_from(TENANTS), st.integers(0, 2)
@@ -103,7 +103,7 @@ def _play(d: Driven, requests: list[tuple[int, Request]], aborting: list[tuple[i
 
 
 @settings(max_examples=150, deadline=None)
-@given(knobs, st.lists(lengths, min_size=1, max_size=20), aborts, st.integers(0, 1), st.booleans())
+@given(options, st.lists(lengths, min_size=1, max_size=20), aborts, st.integers(0, 1), st.booleans())
 def test_every_request_ends_and_the_pool_is_clean(
     chosen: dict[str, object],
     wanted: Wanted,
@@ -137,7 +137,7 @@ def test_every_request_ends_and_the_pool_is_clean(
 
 
 @settings(max_examples=60, deadline=None)
-@given(knobs, st.lists(lengths, min_size=1, max_size=12), st.integers(0, 1))
+@given(options, st.lists(lengths, min_size=1, max_size=12), st.integers(0, 1))
 def test_tokens_do_not_depend_on_the_policy(chosen: dict[str, object], wanted: Wanted, depth: int) -> None:
     """The fake device's tokens are a function of (request, position), so every policy must give the solo run's."""
     d = Driven.of(depth=depth, **chosen)
@@ -154,8 +154,8 @@ def test_tokens_do_not_depend_on_the_policy(chosen: dict[str, object], wanted: W
 
 
 @settings(max_examples=60, deadline=None)
-@given(knobs, st.lists(lengths, min_size=2, max_size=20))
-def test_fcfs_never_lets_anybody_overtake_in_admission(chosen: dict[str, object], wanted: Wanted) -> None:
+@given(options, st.lists(lengths, min_size=2, max_size=20))
+def test_fcfs_never_lets_a_request_overtake_in_admission(chosen: dict[str, object], wanted: Wanted) -> None:
     plain = {"order": "fcfs", "quotas": {}, "skip_ahead": 0, "prompt_buckets": (), "preempt_for_priority": False}
     d = Driven.of(**(chosen | plain))
     requests = _requests([(p, o, 0, tenant, priority) for p, o, _, tenant, priority in wanted], eos=False)

@@ -92,13 +92,13 @@ def test_a_curve_shows_labels_rules_and_why() -> None:
 
 def test_each_mark_has_its_shape_and_a_legend_its_title() -> None:
     spots = [Spot(1, 1, "", "a", marks=["recommended"]), Spot(2, 2, "", "b", marks=["knee"]), Spot(3, 3, "", "b")]
-    chart = Chart("curve", "Curve", Curve(Axis("x"), Axis("y"), spots, legend="the-knob"))
+    chart = Chart("curve", "Curve", Curve(Axis("x"), Axis("y"), spots, legend="the-option"))
     made = spec(chart)
     shaped = [one for one in made["layer"] if "shape" in one["mark"]]
     around = {one["mark"]["shape"]: made["datasets"][one["data"]["name"]] for one in shaped}
     marked = {shape: [row["x"] for row in rows] for shape, rows in around.items()}
     assert marked == {"circle": [1], "diamond": [2]}
-    assert ">the-knob<" in svg(chart)
+    assert ">the-option<" in svg(chart)
 
 
 def test_words_are_not_joined() -> None:

@@ -98,11 +98,11 @@ def test_counted_gaps_are_those_between_the_events(made: RunRecord) -> None:
         assert found.within(begin, end).tolist() == inside
 
 
-def test_a_stretch_from_the_middle_is_in_order_of_time() -> None:
+def test_a_part_from_the_middle_is_in_order_of_time() -> None:
     """Ten requests one after the other, the gaps of request i being i ms."""
     made = record([row(i, [1000 * i + i * k for k in range(1, 6)]) for i in range(1, 11)])
-    stretch = Events(made).gaps_in_time_ms(made.where("status", "completed"), 8)
-    assert stretch.tolist() == [5.0] * 4 + [6.0] * 4
+    middle = Events(made).gaps_in_time_ms(made.where("status", "completed"), 8)
+    assert middle.tolist() == [5.0] * 4 + [6.0] * 4
 
 
 def test_of_requests_far_apart_only_their_own_events_are_spelled_out() -> None:

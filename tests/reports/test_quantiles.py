@@ -58,7 +58,7 @@ def test_a_constant_series_counts_in_full_and_a_trend_hardly_at_all() -> None:
 
 def test_a_longer_series_than_the_estimate_needs_is_taken_from_its_middle() -> None:
     values = np.tile([0.0, 0.0, 1.0, 1.0], TAU_SAMPLE)
-    values[: TAU_SAMPLE // 2] = 1e9  # a start that a middle stretch does not see
+    values[: TAU_SAMPLE // 2] = 1e9  # a start that a middle part does not see
     assert autocorrelation_time(values) < 3
 
 

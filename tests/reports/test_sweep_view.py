@@ -140,7 +140,7 @@ def test_long_names_and_failures_fit(width: int) -> None:
 
 def test_lines_keep_their_markers_and_the_log_axis_is_named() -> None:
     text = plot([Line([1, 100], [1, 2], ["a", "b"], "one"), Line([10, 50], [2, 1], ["c", "d"], "two")],
-                x_name="knob", y_name="y", width=60, log_x=True).plain  # fmt: skip
+                x_name="option", y_name="y", width=60, log_x=True).plain  # fmt: skip
     assert text.count("●") == text.count("○") == 3
-    assert "knob (log)" in text
+    assert "option (log)" in text
     assert plot([Line([], [], [])], x_name="x", y_name="y").plain == "y: nothing to plot"

@@ -82,7 +82,7 @@ def test_chunks_with_extensions_trailers_and_sizes_in_any_writing() -> None:
 @pytest.mark.parametrize("as_ids", [True, False], ids=["ids", "text"])
 def test_a_prompt_that_is_joined_of_two_has_the_length_of_both(as_ids: bool) -> None:
     """B3 27, inference-perf #490 #491: a shared prefix and what follows it, off by one."""
-    prefix = RequestPlan.of([1], [1]).session + 1  # of everybody
+    prefix = RequestPlan.of([1], [1]).session + 1  # shared by all
     plan = RequestPlan.of([30, 12, 7], [1] * 3, prefix=prefix.repeat(3), prefix_tokens=(11,))
     maker = PromptMaker(plan, as_ids=as_ids, token_ids=(1000, 8000), prompt_seed=0, overhead_tokens=2)
     asked = [maker.spec(i).prompt for i in range(3)]

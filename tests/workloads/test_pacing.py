@@ -48,7 +48,7 @@ def test_open_loop_follows_the_schedule_whatever_happens() -> None:
     assert pacing.exhausted
 
 
-def test_closed_loop_schedules_a_request_when_its_seat_came_free() -> None:
+def test_closed_loop_schedules_a_request_when_its_slot_came_free() -> None:
     pacing = Pacing(every_gap(5), concurrency=2)
     assert triples(pacing.due(0)) == [(0, 0, 0), (1, 0, 0)]
     assert pacing.next_due_ns() is None
@@ -75,7 +75,7 @@ def test_a_cap_delays_sending_but_not_the_schedule() -> None:
     assert triples(pacing.due(11_000_000)) == [(2, 2_000_000, 10_500_000)]
 
 
-def test_a_free_seat_waits_for_the_schedule() -> None:
+def test_a_free_slot_waits_for_the_schedule() -> None:
     pacing = Pacing(every_gap(2), rate_per_s=1, concurrency=1)
     pacing.due(0)
     pacing.completed(0, 5)
@@ -95,7 +95,7 @@ def test_duration_stops_the_open_loop() -> None:
     assert pacing.unsent == 0
 
 
-def test_duration_stops_the_closed_loop_when_a_seat_comes_free_too_late() -> None:
+def test_duration_stops_the_closed_loop_when_a_slot_comes_free_too_late() -> None:
     pacing = Pacing(every_gap(10), concurrency=1, duration_s=2)
     pacing.due(0)
     pacing.completed(0, NS)
@@ -254,12 +254,12 @@ def test_a_cap_never_moves_the_schedule(
 
 @settings(deadline=None)  # a busy machine is no defect
 @given(count=st.integers(1, 40), service_ns=services, concurrency=st.integers(1, 50), lag_ns=lags)
-def test_a_closed_loop_starts_each_request_when_a_seat_came_free(
+def test_a_closed_loop_starts_each_request_when_a_slot_came_free(
     count: int, service_ns: list[int], concurrency: int, lag_ns: int
 ) -> None:
     played = Played(Pacing(every_gap(count), concurrency=concurrency), service_ns, lag_ns)
-    seats_came_free = [0] * concurrency + played.ended_ns
-    assert [due.scheduled_ns for due in played.due] == seats_came_free[:count]
+    slots_came_free = [0] * concurrency + played.ended_ns
+    assert [due.scheduled_ns for due in played.due] == slots_came_free[:count]
     assert all(due.sent_ns == due.scheduled_ns for due in played.due)
 
 

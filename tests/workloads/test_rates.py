@@ -104,7 +104,7 @@ def test_a_ramp() -> None:
     assert due_s("2..6 for 10s", 3, 40) == [pytest.approx((-2 + np.sqrt(4 + 4 * 0.6)) / 0.4), 10]
 
 
-def test_nobody_comes_while_the_rate_is_0() -> None:
+def test_no_request_comes_while_the_rate_is_0() -> None:
     assert due_s("0 for 10s, 2 for 10s, 0 for 5s, 4", 0, 19, 20, 21) == [10, 19.5, 25, 25.25]
 
 

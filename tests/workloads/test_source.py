@@ -66,7 +66,7 @@ def test_what_came_due_but_is_seen_only_after_the_deadline_is_given_and_aborted(
     assert aborted == [0, 1]
 
 
-def test_seats_freed_by_the_deadline_bring_nothing_new() -> None:
+def test_slots_freed_by_the_deadline_bring_nothing_new() -> None:
     plan = plan_of(9)
     source = PlanSource(plan, Pacing(plan.arrivals_ugap, rate_per_s=100, concurrency=2, duration_s=1, drain_s=1))
     source.poll(0)

@@ -97,7 +97,7 @@ def test_a_tenant_without_a_workload_takes_that_of_the_run() -> None:
     assert plan_of(EXAMPLE).spec == EXAMPLE
 
 
-def test_other_tenants_change_nobodys_lengths() -> None:
+def test_other_tenants_change_no_lengths() -> None:
     alone, among = plan_of("a"), plan_of(f"z:weight=2,workload={LENGTHS};a:weight=5;b")
     for column in ("prompt_tokens", "output_tokens"):
         theirs = of(among, "a", column)

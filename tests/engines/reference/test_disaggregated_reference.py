@@ -60,7 +60,7 @@ def _tokens(
 @pytest.mark.parametrize("sampling", [Sampling(), HOT], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("decode_blocks", [200, 26], ids=["room", "pressure"])
 def test_tokens_are_those_of_one_engine(model: LoadedModel, sampling: Sampling, decode_blocks: int) -> None:
-    """26 blocks of 4 tokens hold one long request: others give way and are computed again where they decode."""
+    """26 blocks of 4 tokens hold one long request: others are preempted and computed again where they decode."""
     _, expected = _tokens(ReferenceEngine(model, _config(), sampling=sampling))
     pair = DisaggregatedReferenceEngine(
         model, DisaggregatedConfig(_config(), _config(kv_blocks=decode_blocks)), sampling=sampling

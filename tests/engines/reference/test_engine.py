@@ -86,7 +86,7 @@ def test_a_host_pool_that_does_not_fit_is_refused(model: LoadedModel) -> None:
         ReferenceEngine(model, _config(swap_blocks=10**12, on_kv_pressure="swap"))
 
 
-def test_default_blocks_hold_every_seat_of_a_small_model(model: LoadedModel) -> None:
+def test_default_blocks_hold_every_slot_of_a_small_model(model: LoadedModel) -> None:
     assert default_kv_blocks(model, block_size=16, max_num_seqs=4, max_model_len=100) == 28
 
 

@@ -188,7 +188,7 @@ def test_the_oracle_kernel_can_take_the_fast_ones_place(llama: Llama) -> None:
     assert executor.collect().tokens.tolist() == [_first_token(llama)]
 
 
-def test_default_blocks_cover_every_seat_if_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_blocks_cover_every_slot_if_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     def blocks(free_bytes: int) -> int:
         monkeypatch.setattr("engines.reference.kv_capacity.free_bytes", lambda device: free_bytes)
         return blocks_for_host(

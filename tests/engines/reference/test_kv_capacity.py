@@ -54,7 +54,7 @@ def test_no_room_for_a_block_is_one_line_that_says_why(free: int, step: int, sha
         (1, 512, 128, [128]),
     ],
 )
-def test_the_largest_step_spends_the_budget_on_every_seat(
+def test_the_largest_step_spends_the_budget_on_every_slot(
     slots: int, budget: int, context: int, counts: list[int]
 ) -> None:
     assert largest_step(slots, budget, context) == counts

@@ -69,9 +69,9 @@ def executor_on(
     )
 
 
-def config(**knobs: object) -> SchedulerConfig:
+def config(**options: object) -> SchedulerConfig:
     defaults = {"kv_blocks": 64, "max_model_len": 128, "max_num_seqs": MAX_NUM_SEQS}
-    return SchedulerConfig(**defaults | knobs)  # type: ignore[arg-type]
+    return SchedulerConfig(**defaults | options)  # type: ignore[arg-type]
 
 
 CONFIGS: dict[str, Callable[[], SchedulerConfig]] = {
@@ -173,7 +173,7 @@ def test_padding_rows_touch_no_live_block(llama: Llama) -> None:
     assert (pool.layers[:, 0, :, :, [1, 2, *range(4, 16)]] == CANARY).all()  # padding writes at 0, the dead row at 3
 
 
-def test_nan_in_the_dummy_block_reaches_nobody(llama: Llama, expected: list[list[int]]) -> None:
+def test_nan_in_the_dummy_block_reaches_no_request(llama: Llama, expected: list[list[int]]) -> None:
     device = FakeDevice(VirtualClock())
     executor = executor_on(device, llama, config())
     executor._pool.layers[:, 0] = float("nan")
@@ -205,7 +205,7 @@ def test_a_step_starts_when_the_one_before_it_ends(llama: Llama) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 16, 20, 64, 100, 256, 300, 1000])
-def test_buckets_hold_1_and_all_seats_and_waste_little(most: int) -> None:
+def test_buckets_hold_1_and_all_slots_and_waste_little(most: int) -> None:
     sizes = bucket_sizes(most)
     assert sizes[0] == 1
     assert sizes[-1] == most

@@ -29,7 +29,7 @@ def step(slot_tokens: SlotTokens, *rows: Row) -> Batch:
     return flatten(step_plan(rows, TABLES), BLOCK_SIZE, slot_tokens)
 
 
-def test_a_decode_is_fed_the_token_of_its_seat_by_name() -> None:
+def test_a_decode_is_fed_the_token_of_its_slot_by_name() -> None:
     slot_tokens = SlotTokens(2)
     one, other = request(0, FIRST, 20), request(1, SECOND, 20)
     prompts = step(slot_tokens, Row(one, 1, 0, 5), Row(other, 0, 0, 3))
@@ -49,14 +49,14 @@ def test_where_the_host_can_read_the_token_it_is_fed_itself() -> None:
     assert step(slot_tokens, Row(one, 1, 5, 1)).ids.tolist() == [99]
 
 
-def test_who_comes_into_a_seat_at_its_last_ones_position_is_fed_its_own_token() -> None:
+def test_who_comes_into_a_slot_at_its_last_ones_position_is_fed_its_own_token() -> None:
     """As after a swap, which may bring a request back to another slot."""
     slot_tokens = SlotTokens(2)
     step(slot_tokens, Row(request(0, FIRST, 20), 0, 0, 5))
     assert step(slot_tokens, Row(decoding(1, SECOND, [31, 32, 33]), 0, 5, 1)).ids.tolist() == [33]
 
 
-def test_a_token_that_the_host_has_not_seen_is_taken_from_the_seat() -> None:
+def test_a_token_that_the_host_has_not_seen_is_taken_from_the_slot() -> None:
     """As where a benchmark leaves out the prompts: no step here has sampled the first token."""
     assert step(SlotTokens(2), Row(request(0, FIRST, 20), 1, 5, 1)).ids.tolist() == [-2]
 
@@ -69,7 +69,7 @@ def test_what_is_computed_again_is_fed_from_the_host() -> None:
     assert step(slot_tokens, Row(one, 0, 0, 3, samples=False)).ids.tolist() == [11, 12, 13]
 
 
-def test_a_row_of_padding_alone_feeds_no_token_of_its_seat() -> None:
+def test_a_row_of_padding_alone_feeds_no_token_of_its_slot() -> None:
     slot_tokens = SlotTokens(2)
     one, other = request(0, FIRST, 20), request(1, SECOND, 20)
     step(slot_tokens, Row(one, 0, 0, 5), Row(other, 1, 0, 3))
@@ -78,7 +78,7 @@ def test_a_row_of_padding_alone_feeds_no_token_of_its_seat() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_sampling_columns_are_those_of_who_sits_there(order: tuple[int, int]) -> None:
+def test_sampling_columns_are_those_of_the_request_in_the_slot(order: tuple[int, int]) -> None:
     slot_tokens = SlotTokens(2)
     step(slot_tokens, Row(request(5, SECOND, 20), 0, 0, 3), Row(request(6, SECOND, 20), 1, 0, 3))
     one, other = decoding(0, FIRST, [31, 32], HOT), decoding(1, SECOND, [], Sampling(seed=8))

@@ -59,7 +59,7 @@ def test_theirs_win_whatever_their_case_and_keep_the_place() -> None:
     ]
 
 
-def test_the_key_gives_way_to_an_authorization() -> None:
+def test_an_authorization_replaces_the_key() -> None:
     assert RemoteConfig(url="", api_key="k").caller == {"Authorization": "Bearer k"}
     both = RemoteConfig(url="", api_key="k", headers=(("authorization", "Basic x"),))
     assert both.caller == {"authorization": "Basic x"}

@@ -23,7 +23,7 @@ DEVICE, OVERLAP = "engines.reference.test_swap", "engines.reference.test_overlap
 # number: (what went wrong elsewhere, [(module under tests, test), ...])
 CASES: dict[int, tuple[str, list[tuple[str, str]]]] = {
     # C1 never admitted, deadlock
-    1: ("a prompt larger than the pool waits for ever", [(BUGS, "test_request_larger_than_the_pool_is_rejected_with_numbers_and_blocks_nobody"), (BUGS, "test_request_that_fills_the_pool_exactly_runs")]),
+    1: ("a prompt larger than the pool waits for ever", [(BUGS, "test_request_larger_than_the_pool_is_rejected_with_numbers_and_blocks_no_request"), (BUGS, "test_request_that_fills_the_pool_exactly_runs")]),
     3: ("growth beyond all KV ends in an assert", [(BUGS, "test_pool_of_two_blocks_rejects_up_front_and_serves_others")]),
     4: ("nothing runs, a request waits, nothing happens", [(BUGS, "test_watermark_never_holds_back_the_only_candidate"), (PROPERTY, "test_every_request_ends_and_the_pool_is_clean")]),
     5: ("an unchunked prompt over the budget is stuck", [(BUGS, "test_unchunked_prompt_over_the_budget_is_rejected")]),
@@ -76,11 +76,11 @@ CASES: dict[int, tuple[str, list[tuple[str, str]]]] = {
     54: ("tokens change with the batch, chunks, hits or preemption", [(ORACLE, "test_greedy_tokens_equal_transformers"), (ORACLE, "test_greedy_tokens_equal_transformers_after_a_forced_preemption"), (ORACLE, "test_greedy_tokens_equal_transformers_behind_shared_prefixes")]),
     56: ("a set of requests: the order of rows changes", [(BUGS, "test_two_runs_of_one_trace_make_the_same_plans")]),
     # C10 swap
-    57: ("the host pool is full; swapped requests starve", [(SWAP, "test_a_full_host_pool_falls_back_to_recomputing"), (SWAP, "test_swapped_requests_resume_before_anybody_is_admitted")]),
+    57: ("the host pool is full; swapped requests starve", [(SWAP, "test_a_full_host_pool_falls_back_to_recomputing"), (SWAP, "test_swapped_requests_resume_before_a_request_is_admitted")]),
     58: ("swap restores nothing", [(DEVICE, "test_blocks_come_back_bit_equal_elsewhere_and_touch_no_other"), (SWAP, "test_swap_restores_and_computes_nothing_again")]),
     59: ("preempted mid-prompt: tokens lost or repeated", [(SWAP, "test_swapped_in_mid_prompt_loses_and_repeats_nothing")]),
     # C11 static mode and padding
     61: ("padding is attended, or prolongs generation", [(STATIC, "test_padded_launches_dead_rows_until_the_longest_ends"), (ORACLE, "test_greedy_tokens_equal_transformers")]),
-    62: ("buckets pad without bound", [(OVERLAP, "test_buckets_hold_1_and_all_seats_and_waste_little")]),
+    62: ("buckets pad without bound", [(OVERLAP, "test_buckets_hold_1_and_all_slots_and_waste_little")]),
     63: ("static admits in mid-batch", [(STATIC, "test_nothing_is_admitted_mid_batch")]),
 }  # fmt: skip

@@ -52,7 +52,7 @@ def fake_tokens(plan: StepPlan, vocab: int = 50) -> np.ndarray:
     )
 
 
-def config(**knobs: object) -> SchedulerConfig:
+def config(**options: object) -> SchedulerConfig:
     defaults: dict[str, object] = {
         "kv_blocks": 100,
         "block_size": 4,
@@ -61,7 +61,7 @@ def config(**knobs: object) -> SchedulerConfig:
         "max_num_batched_tokens": 16,
         "watermark": 0.0,
     }
-    return SchedulerConfig(**(defaults | knobs))  # type: ignore[arg-type]
+    return SchedulerConfig(**(defaults | options))  # type: ignore[arg-type]
 
 
 def req(index: int, prompt: int, output: int, **more: object) -> Request:
@@ -123,8 +123,8 @@ class Driven:
     now_ns: int = 0
 
     @staticmethod
-    def of(depth: int = 0, eos_ids: frozenset[int] = frozenset(), **knobs: object) -> Driven:
-        chosen = config(**knobs)
+    def of(depth: int = 0, eos_ids: frozenset[int] = frozenset(), **options: object) -> Driven:
+        chosen = config(**options)
         return Driven(chosen.build(eos_ids), chosen, depth)
 
     def submit(self, *requests: Request) -> Driven:

@@ -21,7 +21,7 @@ def _with_tokens(index: int, prompt: int, output: int) -> Request:
 # -- never admitted, deadlock ------------------------------------------------------------------------------------------
 
 
-def test_request_larger_than_the_pool_is_rejected_with_numbers_and_blocks_nobody() -> None:
+def test_request_larger_than_the_pool_is_rejected_with_numbers_and_blocks_no_request() -> None:
     """vllm#39734: 63 > 49 blocks waited for ever, and all behind it."""
     d = Driven.of(kv_blocks=8).submit(req(0, 30, 4), req(1, 4, 4)).drain()
     rejected, finished = d.finished
@@ -174,10 +174,10 @@ def test_delay_never_preempts() -> None:
     assert d.steps["running"].max() == 1  # 15 positions are 4 of 6 blocks: one at a time
 
 
-@pytest.mark.parametrize("knobs", [{"mode": "static"}, {"on_kv_pressure": "delay"}])
-def test_full_prompt_where_full_reserve_is_implied_is_a_usage_error(knobs: dict[str, object]) -> None:
+@pytest.mark.parametrize("options", [{"mode": "static"}, {"on_kv_pressure": "delay"}])
+def test_full_prompt_where_full_reserve_is_implied_is_a_usage_error(options: dict[str, object]) -> None:
     with pytest.raises(CbbenchError, match=r"^admission: .* implies full-reserve"):
-        Driven.of(admission="full-prompt", **knobs)
+        Driven.of(admission="full-prompt", **options)
 
 
 def test_unchunked_request_that_outgrew_the_budget_is_recomputed_in_pieces() -> None:

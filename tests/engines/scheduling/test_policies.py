@@ -16,9 +16,9 @@ def _ends(d: Driven) -> list[int]:
     return [r.index for r in d.finished]
 
 
-def _one_at_a_time(order: str, *requests: Request, **knobs: object) -> list[int]:
+def _one_at_a_time(order: str, *requests: Request, **options: object) -> list[int]:
     """The order in which requests that wait together are served in a single slot."""
-    return _ends(Driven.of(max_num_seqs=1, order=order, **knobs).submit(*requests).drain())
+    return _ends(Driven.of(max_num_seqs=1, order=order, **options).submit(*requests).drain())
 
 
 # -- order -------------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_preempting_for_priority_needs_the_priority_order() -> None:
 
 
 def test_victim_is_planned_neither_before_nor_after_its_eviction() -> None:
-    """vllm#49097: A(prio 3), B(1), C(1); C needs a block and A gives way: the plan holds B and C once each, not A."""
+    """vllm#49097: A(prio 3), B(1), C(1); C needs a block and A is preempted: the plan has B and C once, not A."""
     d = Driven.of(kv_blocks=6, max_num_seqs=3, order="priority", victim="lowest-priority")
     d.submit(req(0, 4, 8, priority=3), req(1, 5, 8, priority=1), req(2, 4, 8, priority=1))
     while not any(row["preempted"] for row in d.ledger):
@@ -147,8 +147,8 @@ def test_a_big_head_is_passed_at_most_k_times(skip_ahead: int, passed: list[int]
 def test_first_come_first_served_makes_short_requests_wait_behind_long_ones() -> None:
     """vllm#1372: on one trace the 95th percentile wait orders as shortest < ageing < fcfs for the short ones."""
 
-    def p95_wait_of_the_short(**knobs: object) -> float:
-        d = Driven.of(max_num_seqs=2, **knobs)
+    def p95_wait_of_the_short(**options: object) -> float:
+        d = Driven.of(max_num_seqs=2, **options)
         rng = np.random.default_rng(0)
         for i in range(80):
             d.submit(req(i, *((2, 2) if rng.random() < 0.7 else (12, 40))))
@@ -157,8 +157,8 @@ def test_first_come_first_served_makes_short_requests_wait_behind_long_ones() ->
         return float(np.percentile([r.stints[0].admitted - r.index for r in d.finished if r.prompt_tokens == 2], 95))
 
     shortest, aged, fcfs = (
-        p95_wait_of_the_short(**knobs)
-        for knobs in ({"order": "shortest-known"}, {"order": "shortest-known", "ageing": 1000.0}, {})
+        p95_wait_of_the_short(**options)
+        for options in ({"order": "shortest-known"}, {"order": "shortest-known", "ageing": 1000.0}, {})
     )
     assert shortest < aged < fcfs
 
@@ -239,11 +239,11 @@ def test_chunk_cap_lets_a_short_prompt_pass_a_long_one() -> None:
 
 
 def test_buckets_take_turns_so_a_short_prompt_waits_one_step_at_most() -> None:
-    def first_token(**knobs: object) -> int:
-        d = Driven.of(**knobs).submit(req(0, 160, 1))
+    def first_token(**options: object) -> int:
+        d = Driven.of(**options).submit(req(0, 160, 1))
         d.step()
         d.submit(req(1, 4, 1)).drain()
-        assert all(len({p > 8 for p in _prompts(plan)}) <= 1 for plan in d.plans) or not knobs
+        assert all(len({p > 8 for p in _prompts(plan)}) <= 1 for plan in d.plans) or not options
         return int(next(r for r in d.finished if r.index == 1).event_steps()[0])
 
     assert first_token() == 11
@@ -322,7 +322,7 @@ def test_peak_admission_takes_more_than_full_reserve_and_never_preempts_when_len
     assert peak_steps <= reserve_steps
 
 
-def test_peak_admission_counts_who_has_sat_down_in_the_same_step() -> None:
+def test_peak_admission_counts_those_admitted_in_the_same_step() -> None:
     """Either of the two fits beside the first: 23 positions are 6 of 10 blocks. Both do not."""
     d = Driven.of(kv_blocks=10, admission="peak").submit(req(0, 4, 8))
     d.step()

@@ -31,8 +31,8 @@ def test_static_wastes_340_of_600_slot_steps_and_admits_the_fourth_at_step_201(s
 def test_continuous_admits_the_fourth_at_step_11() -> None:
     d = _bus("continuous")
     assert next(r for r in d.finished if r.index == 3).stints[0].admitted == 11
-    while_somebody_waits = d.steps[d.steps["waiting"] > 0]
-    assert (while_somebody_waits["dead_slots"] + while_somebody_waits["idle_slots"]).sum() == 0
+    while_a_request_waits = d.steps[d.steps["waiting"] > 0]
+    assert (while_a_request_waits["dead_slots"] + while_a_request_waits["idle_slots"]).sum() == 0
 
 
 @pytest.mark.parametrize("static", STATIC)
@@ -69,8 +69,8 @@ def test_when_blocks_are_freed(static: str, used: int) -> None:
 
 def test_equal_lengths_take_equal_steps_in_every_mode() -> None:
     counts = {
-        len(Driven.of(max_num_seqs=4, **knobs).submit(*(req(i, 1, 6) for i in range(12))).drain().plans)
-        for knobs in ({}, *({"mode": "static", "static": s} for s in STATIC))
+        len(Driven.of(max_num_seqs=4, **options).submit(*(req(i, 1, 6) for i in range(12))).drain().plans)
+        for options in ({}, *({"mode": "static", "static": s} for s in STATIC))
     }
     assert counts == {18}
 

@@ -19,8 +19,8 @@ def _outputs(d: Driven) -> dict[int, list[int]]:
     return {r.index: r.tokens.tolist() for r in d.finished if r.tokens is not None}
 
 
-def _three(**knobs: object) -> Driven:
-    return Driven.of(kv_blocks=6, **knobs).submit(*(_tokens(i, 4, 12, fill=i) for i in range(3))).drain()
+def _three(**options: object) -> Driven:
+    return Driven.of(kv_blocks=6, **options).submit(*(_tokens(i, 4, 12, fill=i) for i in range(3))).drain()
 
 
 @pytest.mark.parametrize("depth", [0, 1])
@@ -41,7 +41,7 @@ def test_a_full_host_pool_falls_back_to_recomputing() -> None:
     assert d.steps["evicted_tokens"].sum() == d.steps["recomputed_tokens"].sum() > 0
 
 
-def test_swapped_requests_resume_before_anybody_is_admitted() -> None:
+def test_swapped_requests_resume_before_a_request_is_admitted() -> None:
     """vllm#5578: new prefills were admitted while swapped ones starved."""
     d = Driven.of(kv_blocks=6, on_kv_pressure="swap", swap_blocks=8, order="shortest-prompt")
     d.submit(req(0, 4, 12), req(1, 4, 12), req(2, 4, 12))
@@ -120,7 +120,7 @@ def test_a_failed_admission_leaves_no_stale_hit() -> None:
     assert {r.output_tokens for r in d.finished} == {1, 9}
 
 
-def test_hits_that_nobody_holds_count_against_what_is_available() -> None:
+def test_hits_that_no_request_holds_count_against_what_is_available() -> None:
     """Touching a free cached block takes it out of what the others can have."""
     d = Driven.of(prefix_caching=True, kv_blocks=6, max_num_batched_tokens=64)
     d.submit(_tokens(0, 16, 1)).drain()

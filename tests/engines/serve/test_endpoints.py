@@ -241,7 +241,7 @@ def test_metrics_of_the_prefix_cache() -> None:
         assert server.metric("vllm:prefix_cache_hits_total") == 32
 
 
-def test_the_queue_time_is_the_time_without_a_seat() -> None:
+def test_the_queue_time_is_the_time_without_a_slot() -> None:
     """One slot, four requests of three steps at least: the first waits for nothing, the last for nine steps."""
     step_s = 0.02
     with echoing(step_s, max_num_seqs=1) as (server, _):

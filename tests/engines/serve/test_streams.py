@@ -21,7 +21,7 @@ from tests.engines.serve.serving import Running, echoing, eventually, ids, strea
 COMPLETIONS = "/v1/completions"
 
 
-def test_a_client_that_goes_frees_its_seat_and_its_blocks_within_one_step() -> None:
+def test_a_client_that_goes_frees_its_slot_and_its_blocks_within_one_step() -> None:
     with echoing(step_s=0.02, max_num_seqs=1) as (server, executor):
         with server.opened(COMPLETIONS, {"prompt": "abc", "max_tokens": 400}) as response:
             assert next(stream_data(response))
@@ -111,7 +111,7 @@ def test_sixteen_streams_at_once_each_get_their_own(settings: dict[str, Any]) ->
         assert server.metric("vllm:kv_cache_usage_perc") == 0
 
 
-def test_a_slow_reader_holds_nobody_up() -> None:
+def test_a_slow_reader_holds_no_request_up() -> None:
     """It does not read at all; its tokens wait in memory, and the engine and the others go on."""
     with echoing(max_model_len=4096, kv_blocks=512) as (server, _):
         with _unread(server, {"prompt": "abc", "max_tokens": 2000, "stream": True}):
@@ -122,7 +122,7 @@ def test_a_slow_reader_holds_nobody_up() -> None:
 
 
 def test_what_is_rejected_under_load_is_429_and_in_a_stream_an_error_event() -> None:
-    """Two requests that each fit alone do not fit together: the newer one gives way."""
+    """Two requests that each fit alone do not fit together: the newer one is preempted."""
     with echoing(step_s=0.005, kv_blocks=8, on_kv_pressure="reject", watermark=0.0) as (server, _):
         whole = {"prompt": ids("a" * 40), "max_tokens": 80}
         with server.opened(COMPLETIONS, whole) as first:

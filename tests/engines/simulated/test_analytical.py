@@ -72,7 +72,7 @@ def test_gpus_share_weights_and_kv_and_pay_for_joining() -> None:
 
 
 @pytest.mark.parametrize(("hardware", "gpus"), [("rtx4090", 4), ("h100", 3), ("l40s", 2)])
-def test_gpus_that_nobody_measured_together_are_refused(hardware: str, gpus: int) -> None:
+def test_gpus_that_no_request_measured_together_are_refused(hardware: str, gpus: int) -> None:
     with pytest.raises(CbbenchError, match="no measured all-reduce") as raised:
         model(hardware=hardware, gpus=gpus)
     assert raised.value.field == "tensor_parallel"

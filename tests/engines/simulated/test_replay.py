@@ -35,15 +35,15 @@ def _plan(n: int, seed: int = 3) -> RequestPlan:
 
 
 @pytest.mark.parametrize(
-    "knobs",
+    "options",
     [{}, {"chunked_prefill": False, "max_num_batched_tokens": 90}, {"prefill": "prefill-first"}, {"mode": "static"}],
     ids=["continuous", "whole-prompts", "prefill-first", "static"],
 )
 @pytest.mark.parametrize("pacing", [{}, {"rate_per_s": 3.0}, {"concurrency": 4}], ids=["at-once", "rate", "closed"])
 def test_recorded_step_times_give_the_same_plans_and_request_times(
-    knobs: dict[str, object], pacing: dict[str, object]
+    options: dict[str, object], pacing: dict[str, object]
 ) -> None:
-    config, plan = replace(CONFIG, **knobs), _plan(40)  # type: ignore[arg-type]
+    config, plan = replace(CONFIG, **options), _plan(40)  # type: ignore[arg-type]
     clock = VirtualClock()
     first = PlanLog(JitterExecutor(clock, seed=1))
     source = PlanSource(plan, Pacing(plan.arrivals_ugap, **pacing))  # type: ignore[arg-type]

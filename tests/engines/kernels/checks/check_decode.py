@@ -77,7 +77,7 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch() -> None:
         assert torch.equal(decode(alone), out[row : row + 1])
 
 
-def test_rows_of_a_bucket_beyond_the_batch_are_zero_and_disturb_nobody() -> None:
+def test_rows_of_a_bucket_beyond_the_batch_are_zero_and_disturb_no_request() -> None:
     c = case([SPLIT + 1, 9, 0, 0], group=2, dtype=torch.float16)
     out = decode(c)
     assert_close(out, reference(c))

@@ -20,7 +20,7 @@ def test_rms_norm(d: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("d", [64, 576])
-def test_embed_takes_what_a_seat_sampled_last(d: int, dtype: torch.dtype) -> None:
+def test_embed_takes_what_a_slot_sampled_last(d: int, dtype: torch.dtype) -> None:
     embedding, weight = random(20, d, dtype=dtype), random(d)
     ids = torch.tensor([3, -1, 19, -3, 0], device=DEVICE)
     last_token = torch.tensor([7, 8, 9], device=DEVICE)
