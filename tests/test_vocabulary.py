@@ -90,3 +90,23 @@ def test_the_tables_are_read() -> None:
 def test_no_retired_word(room: str) -> None:
     found = list(hits(room))
     assert not found, f"{len(found)} retired words, see docs/vocabulary.md:\n" + "\n".join(found)
+
+
+# A flag, not a CSS variable, an arrow or a comment's rule.
+FLAG = re.compile(r"(?<![\w(-])--[a-z][a-z-]*[a-z]\b(?!-*>)")
+FLAGS_OF_OTHERS = {
+    "reports/tuning/server_flags.py": "those of vLLM and SGLang",
+    "engines/reference/model/weights.py": "pip's",
+}
+
+
+@pytest.mark.parametrize("room", ["workloads", "engines", "reports"])
+def test_only_the_command_line_spells_flags(room: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {flag}"
+        for path in sorted((ROOT / room).rglob("*.py"))
+        if path.relative_to(ROOT).as_posix() not in FLAGS_OF_OTHERS
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for flag in FLAG.findall(line)
+    ]
+    assert not found, "name the setting by its field; cbbench/cli makes the flag of it:\n" + "\n".join(found)
