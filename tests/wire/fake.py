@@ -182,7 +182,9 @@ class FakeServer:
 
     async def _answer(self, call: Call) -> None:
         if self.connections_at_first_call is None:
-            self.connections_at_first_call = self.connections
+            for _ in range(20):  # turns of the loop: connections that are open already may not have been counted yet
+                await asyncio.sleep(0)
+            self.connections_at_first_call = self.connections_at_first_call or self.connections
         self.bodies.append(call.body)
         self.heads.append(call.head)
         self.open_now += 1
