@@ -181,14 +181,14 @@ class FakeServer:
             writer.close()
 
     async def _answer(self, call: Call) -> None:
-        if self.connections_at_first_call is None:
-            for _ in range(20):  # turns of the loop: connections that are open already may not have been counted yet
-                await asyncio.sleep(0)
-            self.connections_at_first_call = self.connections_at_first_call or self.connections
         self.bodies.append(call.body)
         self.heads.append(call.head)
         self.open_now += 1
         self.most_open_calls = max(self.most_open_calls, self.open_now)
+        if len(self.bodies) == 1:
+            for _ in range(20):  # turns of the loop: connections that are open already may not have been counted yet
+                await asyncio.sleep(0)
+            self.connections_at_first_call = self.connections
         try:
             await self._script(call)
         finally:
