@@ -15,6 +15,7 @@ from engines.scheduling.config import DisaggregatedConfig
 from engines.scheduling.kv_transfer import Transfer
 from engines.simulated.cost import CostExecutor
 from engines.simulated.engine import PROMPT_IDS, make_request
+from engines.simulated.front_end import behind_front_end
 from engines.simulated.step_time import StepTimeModel
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
@@ -61,7 +62,7 @@ class SimulatedDisaggregatedEngine:
         link = TimedLink(self.block_ns, clock)
         caches = self.config.prefill.prefix_caching or self.config.decode.prefix_caching
         prompts = Prompts(plan, PROMPT_IDS) if caches else None
-        source = PlanSource(plan, pacing, prompts)
+        source = behind_front_end(PlanSource(plan, pacing, prompts), self.step_times)
         return run_loop(
             TwoInstances(prefill, decode, link), source, clock, observer, planned=len(plan), make_request=make_request
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engines.simulated.step_time import StepTimeModel
 from workloads.source import Incoming, Source
 
 
@@ -25,3 +26,8 @@ class FrontEnd:
     @property
     def exhausted(self) -> bool:
         return self._source.exhausted
+
+
+def behind_front_end(source: Source[Incoming], model: StepTimeModel) -> Source[Incoming]:
+    """`source` as the scheduler sees it; a calibration has its front end in the times of its run."""
+    return FrontEnd(source, model.front_end_ns) if model.front_end_ns else source

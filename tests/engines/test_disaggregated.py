@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import msgspec
@@ -16,7 +17,10 @@ from engines.request_table import RequestRow
 from engines.scheduling.config import DisaggregatedConfig, SchedulerConfig
 from engines.scheduling.resource_gate import Quota
 from engines.simulated.cost import CostExecutor
+from engines.simulated.data_sheet import Deployment, step_times_of
 from engines.simulated.disaggregated import SimulatedDisaggregatedEngine
+from engines.simulated.hardware import find_hardware
+from engines.simulated.shapes import find_shape
 from engines.simulated.step_time import DecodeTerms, FittedStepTimes, GapTerms, MixedTerms, Origin
 from tests.engines.simulated.small_runs import run_step_by_step
 from tests.ledger_identities import check_identities
@@ -333,3 +337,14 @@ def test_a_stop_waits_for_the_running_step_though_a_request_is_due(monkeypatch: 
     assert record.interrupted
     assert [(row.i, row.status) for row in record.rows] == [(0, "cancelled")]
     assert rows(record) == [(0, 1, 0.0, 5.0)]
+
+
+def test_a_request_passes_the_front_end_once() -> None:
+    """As on one instance, so that the two can be compared."""
+    fitted = pair({}, {})
+    data_sheet = step_times_of("tiny", find_shape("tiny"), find_hardware("h100"), Deployment(hardware="h100"))
+    first_ms = [
+        events_ms(run(dataclasses.replace(fitted, step_times=step_times), [(20, 3)]), 0)[0]
+        for step_times in (data_sheet, msgspec.structs.replace(data_sheet, front_end_ns=0))
+    ]
+    assert first_ms[0] - first_ms[1] == pytest.approx(data_sheet.front_end_ns / MS) == 7.0
