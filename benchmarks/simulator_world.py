@@ -3,7 +3,8 @@
     python benchmarks/simulator_world.py FOLDER
 
 FOLDER holds public tables as CSV, named as below (docs/simulation.md says where they are from). A table with a bound
-that is missed ends in exit code 1; the others are shown only. Errors are predicted / measured - 1.
+that is missed ends in exit code 1; the others are shown only. Errors are predicted / measured - 1. The table by GPU is
+what a prediction says of itself (`checked` in engines/simulated/kernel_efficiency.py).
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Point:
     name: str
     predicted: float
     measured: float
+    kind: str = ""  # GPU and what is compared, over several tables; "": of a table that is shown only
 
     @property
     def error(self) -> float:
@@ -63,9 +65,17 @@ def read(path: Path) -> list[Row]:
         return list(csv.DictReader(file))
 
 
-def model_of(row: Row, joined: AllReduce | None = None) -> AnalyticalStepTimes:
+def hardware_of(row: Row) -> str:
     gpu = row["gpu"].lower()
-    hardware = GPUS.get(gpu, gpu)
+    return GPUS.get(gpu, gpu)
+
+
+def kind_of(row: Row, what: str) -> str:
+    return f"{hardware_of(row)}, {'FP8' if row['dtype'] == 'fp8' else 'bf16'} {what}"
+
+
+def model_of(row: Row, joined: AllReduce | None = None) -> AnalyticalStepTimes:
+    hardware = hardware_of(row)
     fp8 = row["dtype"] == "fp8"
     deployment = Deployment(
         hardware=hardware, gpus=int(row["tp"]), weights="fp8" if fp8 else "bf16", kv="fp8" if fp8 else "bf16"
@@ -90,7 +100,8 @@ def steps(file: str, *, mixed: bool) -> Callable[[Path], Iterator[Point]]:
             shape = step_shape(rows, kv, [(chunk, before)] if chunk else [])
             ms = model_of(row, NO_COMMUNICATION).duration_ns(shape) / 1e6
             name = f"TP {row['tp']}, {rows} rows of {row['context_each']}"
-            yield Point(f"{name}, chunk of {chunk} after {before}" if chunk else name, ms, float(row["step_ms"]))
+            name = f"{name}, chunk of {chunk} after {before}" if chunk else name
+            yield Point(name, ms, float(row["step_ms"]), kind_of(row, "steps"))
 
     return points
 
@@ -102,7 +113,8 @@ def layers(file: str) -> Callable[[Path], Iterator[Point]]:
         for row in read(folder / file):
             model, tokens = model_of(row, NO_COMMUNICATION), int(row["tokens"])
             ms = (model.duration_ns(StepShape(tokens, 1, 0, 0, 0)) - max(model.head, model.head_row)) / 1e6
-            yield Point(f"TP {row['tp']}, {tokens} tokens", ms, float(row["all_layers_ms"]))
+            name = f"TP {row['tp']}, {tokens} tokens"
+            yield Point(name, ms, float(row["all_layers_ms"]), kind_of(row, "layers"))
 
     return points
 
@@ -142,7 +154,8 @@ def offline(model: str) -> Callable[[Path], Iterator[Point]]:
             decode = step_time.duration_ns(StepShape(tokens, round(rows), 0, 0, 0)) + step_time.kv * kv
             step_s = (decode + step_time.pair * pairs) / 1e9
             name = f"{row['gpu']} {row['dtype']} TP {row['tp']}, {prompt} + {output}"
-            yield Point(name, rows / step_s, float(row["output_tokens_per_s"]))
+            measured = float(row["output_tokens_per_s"])
+            yield Point(name, rows / step_s, measured, kind_of(row, "runs of TensorRT-LLM"))
 
     return points
 
@@ -152,7 +165,7 @@ def batch(row: Row, tokens_each: float) -> float:
 
     A card has 85 GB. TensorRT-LLM keeps some of it, the table does not say how much; this is what its A100 rows at TP 2
     agree with, which depend on it most."""
-    hardware, fp8, gpus = GPUS.get(row["gpu"], row["gpu"]), row["dtype"] == "fp8", int(row["tp"])
+    hardware, fp8, gpus = hardware_of(row), row["dtype"] == "fp8", int(row["tp"])
     deployment = Deployment(hardware=hardware, gpus=gpus, weights="fp8" if fp8 else "bf16", kv="fp8" if fp8 else "bf16")
     shape = find_shape(row["model"])
     room = 0.95 * (80e9 * gpus - parameters_bytes(shape, deployment)) - 2e9 * gpus
@@ -243,24 +256,45 @@ TABLES = (
 )  # fmt: skip
 
 
-def show(table: Table, points: Sequence[Point], worst: int = 5) -> bool:
-    """Prints one table, worst first; True where it is within its bound."""
-    errors = np.array([point.error for point in points])
-    mean = float(np.abs(errors).mean())
-    kept = table.bound is None or mean <= table.bound
-    bound = "shown only" if table.bound is None else f"bound {table.bound:.0%}{'' if kept else ': MISSED'}"
-    print(f"\n{table.title}: {mean:.1%} off on average, {np.abs(errors).max():.1%} at worst, "
-          f"bias {errors.mean():+.1%} ({len(points)} rows, {bound})\n")  # fmt: skip
+def mean_error(points: Sequence[Point]) -> float:
+    return float(np.mean([abs(point.error) for point in points]))
+
+
+def show_summary(compared: Sequence[tuple[Table, Sequence[Point]]]) -> bool:
+    """Prints a line for each table, worst first; True where all are within their bounds."""
+    print("| table | rows | mean error | at worst | bias | bound |\n|---|---:|---:|---:|---:|---:|")
+    all_kept = True
+    for table, points in sorted(compared, key=lambda one: -mean_error(one[1])):
+        errors = np.array([point.error for point in points])
+        kept = table.bound is None or mean_error(points) <= table.bound
+        bound = "shown only" if table.bound is None else f"{table.bound:.0%}{'' if kept else ': MISSED'}"
+        print(f"| {table.title} | {len(points)} | {mean_error(points):.1%} | {np.abs(errors).max():.1%} | "
+              f"{errors.mean():+.1%} | {bound} |")  # fmt: skip
+        all_kept &= kept
+    return all_kept
+
+
+def show_by_gpu(compared: Sequence[tuple[Table, Sequence[Point]]]) -> None:
+    points = [point for _, points in compared for point in points if point.kind]
+    print("\n| GPU and what is compared | rows | mean error |\n|---|---:|---:|")
+    for kind in sorted({point.kind for point in points}):
+        of_kind = [point for point in points if point.kind == kind]
+        print(f"| {kind} | {len(of_kind)} | {mean_error(of_kind):.1%} |")
+
+
+def show_worst(table: Table, points: Sequence[Point], worst: int = 3) -> None:
+    print(f"\n{table.title}, worst rows\n")
     print(f"| | predicted, {table.unit} | measured | error |\n|---|---:|---:|---:|")
     for point in sorted(points, key=lambda one: -abs(one.error))[:worst]:
         print(f"| {point.name} | {point.predicted:,.5g} | {point.measured:,.5g} | {point.error:+.1%} |")
-    return kept
 
 
 def main(folder: Path) -> int:
-    kept = True
-    for table in TABLES:
-        kept &= show(table, list(table.points(folder)))
+    compared = [(table, list(table.points(folder))) for table in TABLES]
+    kept = show_summary(compared)
+    show_by_gpu(compared)
+    for table, points in sorted(compared, key=lambda one: -mean_error(one[1])):
+        show_worst(table, points)
     print("\nvLLM 0.19 on an RTX 4090, Llama 3.1 8B, 300 ShareGPT requests, replayed by the simulator\n")
     print("| | predicted | measured | error | bound |\n|---|---:|---:|---:|---:|")
     for point, bound in vllm_run(folder):

@@ -114,7 +114,7 @@ def _key(pair: ComparedRuns) -> bytes:
     """Equal for repetitions: everything but the seeds."""
     run = pair.baseline.run
     engines = [
-        (one.run.engine.kind, one.run.engine.mode, one.run.engine.config) for one in (pair.baseline, pair.candidate)
+        (one.run.engine.kind, one.run.engine.mode, one.run.engine.settings) for one in (pair.baseline, pair.candidate)
     ]
     return msgspec.json.encode([run.workload.spec, run.workload.num_requests, run.workload.pacing, engines])
 

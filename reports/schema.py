@@ -27,6 +27,11 @@ class EngineInfo(msgspec.Struct, frozen=True):
     config: dict[str, Any] = {}
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """`config` without what changes no result: the core that a simulated run took place on."""
+        return {name: value for name, value in self.config.items() if name != "core"}
+
+    @property
     def batching(self) -> str | None:
         """The batching mode as text; None for a server, which does not expose it."""
         return f"{self.mode}, disaggregated" if self.mode and self.config.get("disaggregate") else self.mode

@@ -112,7 +112,7 @@ def pair_notes(pair: ComparedRuns) -> list[str]:
     ours, theirs = ({name: run.environment.get(name) for name in MACHINE} for run in (before, after))
     if not pair.simulated and (found := setting_differences(ours, theirs)):
         notes.append(f"{pair.candidate.name} ran on another machine than its baseline: {'; '.join(found)}")
-    if found := setting_differences(before.engine.config, after.engine.config):
+    if found := setting_differences(before.engine.settings, after.engine.settings):
         notes.append(f"{pair.candidate.name} had other settings than its baseline: {'; '.join(found)}")
     return notes
 

@@ -35,8 +35,10 @@ from reports.schema import EngineInfo, RunFile
 from reports.sla import exit_code
 from workloads.errors import CbbenchError
 from workloads.pacing import Pacing
+from workloads.plan import RequestPlan
 
 TIMELINE_SLOTS = 4  # up to this many, the timeline is shown unasked
+LONG_SIMULATION = 20_000  # requests from which a simulated run on the scheduler takes some ten seconds
 
 
 class RunObserver:
@@ -114,7 +116,7 @@ def measure(bench: Bench, settings: RunSettings, folder: Path, title: str) -> Ru
         criteria=criteria_of(settings),
         notes=notes_of(settings, plan),
     )
-    bench.tell(header.notes)  # before the run, which may be long
+    bench.tell([*header.notes, *notes_on_speed(info, plan)])  # before the run, which may be long
     with (
         Interrupt() as interrupt,
         RunWriter(folder, header) as writer,
@@ -133,6 +135,14 @@ def measure(bench: Bench, settings: RunSettings, folder: Path, title: str) -> Ru
         result = writer.finish(observer.completed(record), engine.client)
     bench.tell(result.notes)
     return result
+
+
+def notes_on_speed(info: EngineInfo, plan: RequestPlan) -> list[str]:
+    """A note where a simulated run takes long because the compiled core does not cover it."""
+    _, on_scheduler, reason = str(info.config.get("core", "")).partition("scheduler: ")
+    if not on_scheduler or len(plan) < LONG_SIMULATION:
+        return []
+    return [f"{len(plan):,} requests run on the scheduler, not on the faster compiled core: {reason}"]
 
 
 def gpu_to_watch(settings: RunSettings, info: EngineInfo) -> Gpu | None:

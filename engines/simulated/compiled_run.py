@@ -23,7 +23,7 @@ BLOCK_STEPS = 4096
 NO_LIMIT = 1 << 62
 
 
-def why_not(config: SchedulerConfig, model: StepTimeModel, plan: RequestPlan, pacing: Pacing) -> str | None:
+def why_not(config: SchedulerConfig, model: StepTimeModel, plan: RequestPlan, duration_s: float | None) -> str | None:
     """Why this run is not one for the compiled core; None: it is."""
     reasons = {
         "static batching": config.mode != "continuous",
@@ -37,7 +37,8 @@ def why_not(config: SchedulerConfig, model: StepTimeModel, plan: RequestPlan, pa
         "prefix caching": config.prefix_caching,
         "quotas": bool(config.quotas),
         "planning that overlaps the running step": model.overlapped,
-        "a duration": pacing.duration_s is not None,
+        "sliding windows": model.tables(1, 1) is None,
+        "a duration": duration_s is not None,
         f"fewer than {MIN_REQUESTS:,} requests": len(plan) < MIN_REQUESTS,
         "numba is not installed": find_spec("numba") is None,
         "requests that never fit": not _all_fit(config, plan),

@@ -198,11 +198,11 @@ def parameters_bytes(shape: DecoderShape, deployment: Deployment) -> float:
 
 
 def _checked(deployment: Deployment) -> str:
-    """How far the nearest public table is from these step times."""
-    error = reached.error if (reached := BY_HARDWARE.get(deployment.hardware)) is not None else None
-    if error is None or deployment.hardware in SIMILAR:
-        return "no public table of this GPU"
-    return f"{error} off public tables of its steps"
+    """How far step times of this GPU are from the nearest published tables."""
+    reached = BY_HARDWARE.get(deployment.hardware)
+    if reached is None or reached.checked is None or deployment.hardware in SIMILAR:
+        return "no published table of this GPU was checked"
+    return f"mean error against published {reached.checked}"
 
 
 def _gpus(deployment: Deployment) -> str:

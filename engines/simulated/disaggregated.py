@@ -78,6 +78,7 @@ class SimulatedDisaggregatedEngine:
         prefill = asdict(self.config.prefill)
         own = ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")
         return {
+            "core": "scheduler: two instances",
             "disaggregate": True,
             **{f"prefill_{name}": prefill[name] for name in own},
             "kv_link_gb_per_s": self.link_bytes_per_s / 1e9,

@@ -15,12 +15,12 @@ from engines.scheduling.request import Request
 from engines.simulated.compiled_run import run_compiled, why_not
 from engines.simulated.cost import CostExecutor
 from engines.simulated.fast_forward import DecodeFastForward
-from engines.simulated.front_end import FrontEnd
+from engines.simulated.front_end import behind_front_end
 from engines.simulated.step_time import StepTimeModel
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 from workloads.prompts import Prompts
-from workloads.source import Incoming, PlanSource, Source
+from workloads.source import Incoming, PlanSource
 
 PROMPT_IDS = np.arange(1, 32_768, dtype=np.int32)
 
@@ -34,11 +34,11 @@ class SimulatedEngine:
     client: None = None  # nothing stands between the plan and the scheduler
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
+        if why_not(self.config, self.step_times, plan, pacing.duration_s) is not None:
+            return self.run_on_scheduler(plan, pacing, observer)
         tables = self.step_times.tables(self.config.max_num_seqs, self.config.max_num_batched_tokens)
-        if tables is not None and why_not(self.config, self.step_times, plan, pacing) is None:
-            front_end_ns = self.step_times.front_end_ns
-            return run_compiled(self.config, tables, plan, pacing, observer, front_end_ns=front_end_ns)
-        return self.run_on_scheduler(plan, pacing, observer)
+        assert tables is not None
+        return run_compiled(self.config, tables, plan, pacing, observer, front_end_ns=self.step_times.front_end_ns)
 
     def run_on_scheduler(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
         """The same, on the scheduler itself: what the compiled core must equal."""
@@ -47,9 +47,7 @@ class SimulatedEngine:
         scheduler = self.config.build()
         # Which blocks can be shared depends on what is in them; nothing else depends on what a prompt says.
         prompts = Prompts(plan, PROMPT_IDS) if self.config.prefix_caching else None
-        source: Source[Incoming] = PlanSource(plan, pacing, prompts)
-        if self.step_times.front_end_ns:
-            source = FrontEnd(source, self.step_times.front_end_ns)
+        source = behind_front_end(PlanSource(plan, pacing, prompts), self.step_times)
         overlapped = self.step_times.overlapped
         return run_loop(
             Instance(scheduler, executor, depth=int(overlapped)),
@@ -61,9 +59,12 @@ class SimulatedEngine:
             fast_forward=None if overlapped else DecodeFastForward(scheduler, executor, clock),
         )
 
-    def describe(self) -> dict[str, Any]:
-        """The `config` of run.json's engine: the pool, and the step-time model with its origin."""
+    def describe(self, plan: RequestPlan, duration_s: float | None) -> dict[str, Any]:
+        """The `config` of run.json's engine: what a run of `plan` takes place on, the pool, and the step-time model
+        with its origin."""
+        reason = why_not(self.config, self.step_times, plan, duration_s)
         return {
+            "core": "compiled" if reason is None else f"scheduler: {reason}",
             "kv_blocks": self.config.kv_blocks,
             "block_size": self.config.block_size,
             "law": msgspec.to_builtins(self.step_times),  # the key that reports read, also in old runs

@@ -25,24 +25,26 @@ class KernelEfficiency:
     fp8_kv: float = 0.58  # of the bandwidth, reading FP8 KV
     experts: float = 0.25  # of the dense peak, in the products of routed experts
     source: str
-    error: str | None = None  # of steps, on average, against the tables of `source`; None: there is none of this GPU
+    checked: str | None = None  # mean errors, as benchmarks/simulator_world.py ends with; None: no table of this GPU
 
 
 A100 = KernelEfficiency(
     layer_s=38.6e-6, weights=0.77, compute=0.74, activations=2.25, blend=2.1, kv=0.68,
-    source="vidur's layers of Llama 2 70B and Llama 3 8B, aiconfigurator's kernels", error="3 %",
+    source="vidur's layers of Llama 2 70B and Llama 3 8B, aiconfigurator's kernels",
+    checked="dense bf16 layers 3 %, bf16 runs of TensorRT-LLM 11 %",
 )  # fmt: skip
 H100 = KernelEfficiency(
     layer_s=29.4e-6, weights=0.85, compute=0.87, activations=2.7, blend=1.6, kv=0.85,
-    source="vidur's layers of Llama 2 7B, aiconfigurator's kernels", error="3 %",
+    source="vidur's layers of Llama 2 7B, aiconfigurator's kernels",
+    checked="dense bf16 layers 3 %, FP8 runs of TensorRT-LLM 11 %",
 )  # fmt: skip
 RTX_4090 = KernelEfficiency(
     layer_s=10e-6, weights=0.884, compute=1.2, activations=4.0, blend=3.6, kv=0.922, mixed_kv=2.56, attention=0.836,
-    source="LLMServingSim's steps of Llama 3.1 8B", error="4 %",
+    source="LLMServingSim's steps of Llama 3.1 8B", checked="dense bf16 steps 3 %, a run of vLLM 1 %",
 )  # fmt: skip
 RTX_PRO_6000 = KernelEfficiency(
     layer_s=41.9e-6, weights=0.958, compute=1.077, activations=2.72, blend=1.75, kv=0.927, mixed_kv=2.1,
-    attention=0.446, source="LLMServingSim's steps of Llama 3.1 8B", error="4 %",
+    attention=0.446, source="LLMServingSim's steps of Llama 3.1 8B", checked="dense bf16 steps 3 %",
 )  # fmt: skip
 DEFAULT = KernelEfficiency(
     layer_s=33e-6, weights=0.84, compute=0.77, activations=2.3, blend=1.7, kv=0.85,

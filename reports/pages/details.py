@@ -83,7 +83,7 @@ def _settings(run: RunFile) -> dict[str, str]:
         if found:
             word = kind.replace("_", " ")
             named[word] = " · ".join(f"{name} {number(value)}" for name, value in found.items())
-    shown = {name: value for name, value in engine.config.items() if name not in (STEP_TIME_MODEL, "mode")}
+    shown = {name: value for name, value in engine.settings.items() if name not in (STEP_TIME_MODEL, "mode")}
     named |= {NAMES.get(name, name.replace("_", "-")): value for name, value in shown.items()}
     return {name: _shown(value) for name, value in named.items() if value not in (None, "", [], {})}
 

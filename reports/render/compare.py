@@ -221,7 +221,7 @@ def _changed_settings(pair: ComparedRuns) -> Text:
 def _engine_settings(run: RunFile) -> dict[str, object]:
     """Settings by name; without the numbers of a step-time model, whose label is among them."""
     fields = {name: value for name, value in msgspec.structs.asdict(run.engine).items() if name != "config"}
-    return fields | {name: value for name, value in run.engine.config.items() if name != "law"}
+    return fields | {name: value for name, value in run.engine.settings.items() if name != "law"}
 
 
 def _changed_metrics(measured: Sequence[Measured], names: tuple[str, str]) -> Table:

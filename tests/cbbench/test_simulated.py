@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from cbbench.experiment.run import LONG_SIMULATION, notes_on_speed
 from engines.simulated.step_time import STEP_TIMES_FILE, save_step_times
+from reports.schema import EngineInfo
 from tests.cbbench.conftest import Outcome
 from tests.engines.simulated.small_runs import STEP_TIMES
+from workloads.plan import RequestPlan
 
 Call = Callable[..., Outcome]
 H200 = ("run", "--engine", "simulated", "--hardware", "h200", "--model", "llama-3.1-8b", "--num-requests", 4)
@@ -49,3 +52,31 @@ def test_swapped_blocks_are_paid_for(cbbench: Call) -> None:
         law = engine_config(str(size))["law"]
         assert isinstance(law, dict)
         assert law["swap_block_ns"] == pytest.approx(size * 131_072 / 50)
+
+
+def test_a_run_says_in_its_file_alone_which_core_it_took(cbbench: Call) -> None:
+    outcome = cbbench(*H200, "-o", "short")
+    assert engine_config("short")["core"] == "scheduler: fewer than 1,000 requests"
+    assert "core" not in outcome.out + outcome.err
+    assert cbbench(*H200, "--disaggregate", "-o", "two").code == 0
+    assert engine_config("two")["core"] == "scheduler: two instances"
+    assert "core" not in cbbench("compare", "short", "two").out
+    assert "core" not in cbbench("report", "short", "--format", "md").out.split()
+
+
+@pytest.mark.parametrize(
+    ("core", "requests", "notes"),
+    [
+        (
+            "scheduler: order fair",
+            LONG_SIMULATION,
+            ["20,000 requests run on the scheduler, not on the faster compiled core: order fair"],
+        ),
+        ("scheduler: order fair", LONG_SIMULATION - 1, []),
+        ("compiled", LONG_SIMULATION, []),
+        (None, LONG_SIMULATION, []),
+    ],
+)
+def test_a_long_run_says_why_it_is_not_on_the_compiled_core(core: str | None, requests: int, notes: list[str]) -> None:
+    info = EngineInfo(kind="simulated", config={} if core is None else {"core": core})
+    assert notes_on_speed(info, RequestPlan.of([1] * requests, [1] * requests)) == notes

@@ -178,4 +178,4 @@ def test_what_the_core_covers(changed: dict[str, Any], reason: str | None) -> No
     plan = build_plan(
         "prompt=fixed(80);output=fixed(70)", num_requests=1000, seed=1, arrival="poisson", max_model_len=200
     )
-    assert why_not(config, H100, plan, Pacing(plan.arrivals_ugap)) == reason
+    assert why_not(config, H100, plan, None) == reason

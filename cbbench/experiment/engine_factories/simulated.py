@@ -103,4 +103,6 @@ class SimulatedFactory:
             return two, info_of("simulated", settings, scheduler, model, device, two.describe())
         refuse_what_never_fits(settings, plan, scheduler)
         engine = SimulatedEngine(scheduler, step_times)
-        return engine, info_of("simulated", settings, scheduler, model, device, engine.describe())
+        return engine, info_of(
+            "simulated", settings, scheduler, model, device, engine.describe(plan, settings.load.duration)
+        )

@@ -14,12 +14,17 @@ import pytest
 from engines.base import RunRecord, SilentObserver
 from engines.ledger import kv_usage
 from engines.scheduling.config import SchedulerConfig
+from engines.simulated.analytical import WindowTerms
+from engines.simulated.data_sheet import Deployment, step_times_of
 from engines.simulated.engine import SimulatedEngine
+from engines.simulated.hardware import find_hardware
+from engines.simulated.shapes import find_shape
 from tests.engines.simulated.small_runs import STEP_TIMES, assert_same_record, run_step_by_step
 from tests.ledger_identities import check_identities
 from workloads.pacing import Pacing
 from workloads.plan import UGAP, RequestPlan
 
+H100 = step_times_of("llama-3.1-8b", find_shape("llama-3.1-8b"), find_hardware("h100"), Deployment(hardware="h100"))
 CONFIG = SchedulerConfig(kv_blocks=120, max_model_len=512, max_num_seqs=16, max_num_batched_tokens=256)
 PLAN = RequestPlan.of(
     [(17 * i) % 190 + 1 for i in range(200)],
@@ -77,11 +82,26 @@ def test_an_engine_may_run_again_and_starts_from_nothing() -> None:
 
 
 def test_it_says_what_it_ran_on() -> None:
-    described = SimulatedEngine(CONFIG, STEP_TIMES).describe()
+    described = SimulatedEngine(CONFIG, STEP_TIMES).describe(PLAN, None)
+    assert described["core"] == "scheduler: fewer than 1,000 requests"
     assert described["kv_blocks"] == 120
     assert described["law_label"] == "calibrated on a test"
     assert described["law"]["schema"] == "cbbench.step-time-model/1"
     assert described["law"]["decode"]["kv"] == STEP_TIMES.decode.kv
+
+
+def test_it_says_which_core_a_run_takes_place_on() -> None:
+    pytest.importorskip("numba")
+    plan = RequestPlan.of([16] * 1000, [4] * 1000)
+    sliding = msgspec.structs.replace(H100, window=WindowTerms(tokens=1024, kv=0.0, pair=0.0))
+    for config, step_times, duration_s, core in (
+        (CONFIG, STEP_TIMES, None, "compiled"),
+        (CONFIG, H100, None, "compiled"),
+        (CONFIG, H100, 60.0, "scheduler: a duration"),
+        (CONFIG, sliding, None, "scheduler: sliding windows"),
+        (dataclasses.replace(CONFIG, order="shortest-prompt"), H100, None, "scheduler: order shortest-prompt"),
+    ):
+        assert SimulatedEngine(config, step_times).describe(plan, duration_s)["core"] == core
 
 
 def test_neither_torch_nor_scipy_is_needed_to_simulate() -> None:
