@@ -282,19 +282,19 @@ def show_by_gpu(compared: Sequence[tuple[Table, Sequence[Point]]]) -> None:
         print(f"| {kind} | {len(of_kind)} | {mean_error(of_kind):.1%} |")
 
 
-def show_worst(table: Table, points: Sequence[Point], worst: int = 3) -> None:
-    print(f"\n{table.title}, worst rows\n")
-    print(f"| | predicted, {table.unit} | measured | error |\n|---|---:|---:|---:|")
-    for point in sorted(points, key=lambda one: -abs(one.error))[:worst]:
-        print(f"| {point.name} | {point.predicted:,.5g} | {point.measured:,.5g} | {point.error:+.1%} |")
+def show_worst(compared: Sequence[tuple[Table, Sequence[Point]]], worst: int = 3) -> None:
+    print("\n| worst rows | predicted | measured | error |\n|---|---:|---:|---:|")
+    for table, points in sorted(compared, key=lambda one: -mean_error(one[1])):
+        for point in sorted(points, key=lambda one: -abs(one.error))[:worst]:
+            print(f"| {table.title}: {point.name} ({table.unit}) | {point.predicted:,.5g} | {point.measured:,.5g} | "
+                  f"{point.error:+.1%} |")  # fmt: skip
 
 
 def main(folder: Path) -> int:
     compared = [(table, list(table.points(folder))) for table in TABLES]
     kept = show_summary(compared)
     show_by_gpu(compared)
-    for table, points in sorted(compared, key=lambda one: -mean_error(one[1])):
-        show_worst(table, points)
+    show_worst(compared)
     print("\nvLLM 0.19 on an RTX 4090, Llama 3.1 8B, 300 ShareGPT requests, replayed by the simulator\n")
     print("| | predicted | measured | error | bound |\n|---|---:|---:|---:|---:|")
     for point, bound in vllm_run(folder):
