@@ -65,7 +65,7 @@ def summarize_checks(checks: Iterable[Check], notes: Iterable[str] = ()) -> Chec
 
 
 def code_of(checks: tuple[Check, ...]) -> ExitCode:
-    """DESIGN §8: 7 invalid load, 5 inconclusive, 3 SLA failed, 4 regression, 0."""
+    """DESIGN §8: 7 invalid load, 3 SLA failed, 4 regression, 5 inconclusive, 0."""
     failed = {one.kind for one in checks if one.verdict == "fail"}
     inconclusive = not checks or any(one.verdict == "inconclusive" for one in checks)
     return exit_code(
@@ -87,7 +87,9 @@ def _sla_check(run: RunFile, scenario: str, one: SlaResult) -> Check:
     verdict, reason, value = one.verdict, one.reason, one.value
     context: tuple[str, ...] = ()
     if (doubt := _doubt(run, one)) is not None:
-        verdict, reason = "inconclusive", f"{doubt} (without that: {one.verdict}, {one.reason})"
+        verdict = "inconclusive"
+        reason = doubt if one.verdict == verdict else f"{doubt} (without that: {one.verdict}, {one.reason})"
+        context = (one.reason,) if one.verdict == verdict else ()
     if _overloaded(run) and latency_of(one.metric) and one.scope is None:  # a part is judged by its own queue
         value = None  # it depends on the length of the run
         context = (f"overloaded: {_reasons(run)}",)

@@ -114,13 +114,13 @@ def qualifies(point: Point, judged: bool) -> bool:
     verdict = point.validity.verdict if point.validity else "ok"
     if verdict == "invalid" or (judged and verdict == "overloaded" and not kept_up(point)):
         return False
-    return not judged or all(one.verdict != "fail" and one.value is not None for one in point.sla)
+    return not judged or all(one.met for one in point.sla)
 
 
 def kept_up(point: Point) -> bool:
     """Of an overloaded run: whether an SLA applies to a part of the requests whose own queue did not grow, and none is
     missed or without a verdict."""
-    judged = all(one.verdict == "pass" or one.needed is not None for one in point.sla)
+    judged = all(one.verdict == "pass" or (one.needed is not None and not one.missed) for one in point.sla)
     return judged and any(one.scope is not None for one in point.sla)
 
 
@@ -152,7 +152,10 @@ def _why_none(measured: Sequence[Point]) -> str:
         return "No setting meets the SLA: the runs are overloaded."
     point, miss = min(failing, key=lambda pair: _excess(pair[1]))
     shown = "too many requests failed" if miss.value is None else f"{miss.name} is {milliseconds(miss.value)} there"
-    return f"No setting meets the SLA; {short_label(point.values)} comes closest to {miss.expr}: {shown}."
+    closest = f"{short_label(point.values)} comes closest to {miss.expr}: {shown}"
+    if open_points(measured):
+        return f"No setting meets the SLA by its measured values, but not every miss is proven; {closest}."
+    return f"No setting meets the SLA; {closest}."
 
 
 def unmeasured_bounds(points: Sequence[Point]) -> list[SlaResult]:
@@ -161,8 +164,21 @@ def unmeasured_bounds(points: Sequence[Point]) -> list[SlaResult]:
     return list({result.expr: result for one in not_failed for result in one.sla if result.unmeasured}.values())
 
 
+def open_points(points: Sequence[Point]) -> list[Point]:
+    """The points at which no SLA has failed and one is inconclusive, so that more requests may show that they meet it.
+    An overloaded run is none of them: its latencies grow with its length."""
+    return [one for one in points if _is_open(one)]
+
+
+def _is_open(point: Point) -> bool:
+    if point.validity is not None and point.validity.verdict in ("invalid", "overloaded"):
+        return False
+    verdicts = [one.verdict for one in point.sla]
+    return "inconclusive" in verdicts and "fail" not in verdicts
+
+
 def _worst_miss(point: Point) -> SlaResult | None:
-    return max((one for one in point.sla if one.verdict == "fail"), key=_excess, default=None)
+    return max((one for one in point.sla if one.missed), key=_excess, default=None)
 
 
 def _excess(result: SlaResult) -> float:

@@ -126,6 +126,19 @@ class SlaResult(msgspec.Struct, frozen=True):
         return self.verdict == "inconclusive" and self.value is None
 
     @property
+    def missed(self) -> bool:
+        """By point estimate: failed, or the value is beyond the bound without proof. False without a value."""
+        if self.value is None:
+            return self.verdict == "fail"
+        at_least = self.metric.endswith("_per_s") or self.metric == "attainment"
+        return self.verdict == "fail" or (self.value < self.bound if at_least else self.value > self.bound)
+
+    @property
+    def met(self) -> bool:
+        """By point estimate: measured and not missed, proven or not."""
+        return self.value is not None and not self.missed
+
+    @property
     def name(self) -> str:
         """p99_ttft_ms[tenant=quiet]"""
         return self.metric if self.scope is None else f"{self.metric}[{self.scope}]"

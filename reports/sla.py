@@ -153,7 +153,7 @@ def expressions(slas: Iterable[Sla]) -> tuple[str, ...]:
 def failed_and_open(judged: Iterable[tuple[str, str]]) -> str | None:
     """Of (bound, verdict): which failed and which are inconclusive; None unless there are both.
 
-    The exit code is then that of the inconclusive ones, so it hides that more requests would not make the run pass.
+    The exit code is then that of the failed ones, so it does not say that others were not decided.
     """
     named: dict[str, list[str]] = {"fail": [], "inconclusive": []}
     for name, verdict in judged:
@@ -173,9 +173,10 @@ def exit_code(
     sla: Sequence[Verdict] = (),
     regression: bool = False,
 ) -> ExitCode:
-    """What the process ends with where several codes apply: the first of 130, 2, 1, 6, 7, 5, 3, 4, 0 (DESIGN §8).
+    """What the process ends with where several codes apply: the first of 130, 2, 1, 6, 7, 3, 4, 5, 0 (DESIGN §8).
 
-    A client that was too slow makes a run inconclusive only where an SLA is judged.
+    What failed has failed, whatever else is open. A client that was too slow makes a run inconclusive where an SLA is
+    judged: it cannot fail one, as its slowness is not the server's.
     """
     codes = (
         (ExitCode.INTERRUPTED, interrupted),
@@ -183,8 +184,8 @@ def exit_code(
         (ExitCode.ERROR, unexpected_error),
         (ExitCode.SERVER, server_died),
         (ExitCode.LOAD_INVALID, validity == "invalid"),
-        (ExitCode.INCONCLUSIVE, "inconclusive" in sla or (validity == "client_limited" and bool(sla))),
-        (ExitCode.SLA_FAILED, "fail" in sla),
+        (ExitCode.SLA_FAILED, "fail" in sla and validity != "client_limited"),
         (ExitCode.REGRESSION, regression),
+        (ExitCode.INCONCLUSIVE, "inconclusive" in sla or (validity == "client_limited" and bool(sla))),
     )
     return next((code for code, applies in codes if applies), ExitCode.OK)

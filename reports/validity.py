@@ -62,8 +62,15 @@ def validity_of_part(found: Validity, part: RequestTimes) -> Validity:
 
 
 def supported(result: SlaResult, found: Validity) -> SlaResult:
-    """The SLA result as far as the validity of the run supports it. In an overloaded run an SLA on a latency cannot
-    pass, as percentiles grow with the length of the run. A failed SLA stays failed; rates and failures stand."""
+    """The SLA result as far as the validity of the run supports it. In a client-limited run every SLA is inconclusive,
+    a missed one too: the client's slowness is not the server's. In an overloaded run an SLA on a latency cannot pass,
+    as percentiles grow with the length of the run. A failed SLA stays failed there; rates and failures stand."""
+    if found.verdict == "client_limited":
+        if result.verdict == "inconclusive":
+            return msgspec.structs.replace(result, needed=None)
+        told = f"without that: {result.verdict}, {result.reason}"
+        reason = f"client limited, so the numbers are not the server's ({told})"
+        return msgspec.structs.replace(result, verdict="inconclusive", reason=reason, needed=None)
     if found.verdict != "overloaded" or result.verdict == "fail" or result.metric in (*RATES, "failure_rate"):
         return result
     reason = "overloaded, so the value depends on the length of the run; measure at a lower rate"

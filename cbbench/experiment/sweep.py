@@ -20,7 +20,7 @@ from cbbench.experiment.sweep_runs import Setting, Sweep
 from cbbench.settings.build import build_settings
 from cbbench.settings.run import RunSettings
 from reports.curves import latency_of_knee, merge
-from reports.recommend import unmeasured_bounds
+from reports.recommend import open_points
 from reports.render.sweep import sweep_view
 from reports.schema import Verdict
 from reports.sla import exit_code
@@ -144,18 +144,19 @@ def show(state: SweepFile, folder: Path, *, json: bool) -> None:
 
 
 def code_of(state: SweepFile, interrupted: bool) -> int:
-    """3 if no setting meets the SLA (if values are different workloads: if one misses it), 5 if a bounded metric was
-    not measured; if none could run at all, 6 if that was for want of a server, else 2."""
+    """3 if no setting meets the SLA (if values are different workloads: if one fails it), 5 if none is shown to meet
+    it, but not all have failed; if none could run at all, 6 if that was for want of a server, else 2."""
     ran = [point for point in state.points if point.error is None]
     invalid = bool(ran) and all(point.validity and point.validity.verdict == "invalid" for point in ran)
     no_server = any(point.exit_code == ExitCode.SERVER for point in state.points)
     if set(state.params) & work_params():
         missed = any(one.verdict == "fail" for point in ran for one in point.sla)
-        untold = any(one.unmeasured for point in ran for one in point.sla)
+        undecided = any(not one.met for point in ran for one in point.sla)
     else:
-        missed = bool(state.sla) and (state.recommendation is None or state.recommendation.values is None)
-        untold = missed and bool(unmeasured_bounds(ran))
-    verdicts: list[Verdict] = [*(["fail"] if missed else []), *(["inconclusive"] if untold else [])]  # type: ignore[list-item]
+        none_meets = bool(state.sla) and (state.recommendation is None or state.recommendation.values is None)
+        undecided = none_meets and bool(open_points(ran))
+        missed = none_meets and not undecided
+    verdicts: list[Verdict] = [*(["fail"] if missed else []), *(["inconclusive"] if undecided else [])]  # type: ignore[list-item]
     return exit_code(
         interrupted=interrupted,
         usage_error=not ran and not no_server,

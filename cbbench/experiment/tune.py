@@ -18,6 +18,7 @@ from cbbench.settings.run import RunSettings
 from cbbench.settings.values import parse_buckets
 from reports.curves import point_of
 from reports.files import write_whole
+from reports.recommend import open_points
 from reports.render.tune import tune_view
 from reports.schema import Verdict
 from reports.sla import exit_code
@@ -62,9 +63,12 @@ def tune(given: Mapping[str, Any], *, most_runs: int, confirm_runs: int, proof_r
 
 
 def code_of(best: Trial, *, interrupted: bool) -> int:
-    """3 where no setting meets the bounds, 5 where one was not measured. Met by point estimate is enough for 0."""
+    """3 where no setting meets the bounds, 5 where no miss of the best is proven. Met by point estimate is enough for
+    0."""
     validity = best.point.validity.verdict if best.point.validity is not None else "ok"
-    verdict: Verdict = "pass" if best.meets else "inconclusive" if best.unmeasured is not None else "fail"
+    is_open = best.unmeasured is not None or bool(open_points([best.point]))
+    failed = any(one.verdict == "fail" for one in best.point.sla)
+    verdict: Verdict = "pass" if best.meets else "inconclusive" if is_open and not failed else "fail"
     return exit_code(interrupted=interrupted, validity=validity, sla=[verdict])
 
 

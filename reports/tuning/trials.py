@@ -51,7 +51,7 @@ class Trial(msgspec.Struct, frozen=True):
     @property
     def meets(self) -> bool:
         """By point estimate."""
-        return self.valid and all(one.verdict != "fail" and one.value is not None for one in self.point.sla)
+        return self.valid and all(one.met for one in self.point.sla)
 
     @property
     def unmeasured(self) -> SlaResult | None:
@@ -117,7 +117,7 @@ def excess(trial: Trial) -> float:
 
 def misses(trial: Trial) -> list[SlaResult]:
     """The SLAs that are missed or were not measured."""
-    return [one for one in trial.point.sla if one.verdict == "fail" or one.value is None]
+    return [one for one in trial.point.sla if not one.met]
 
 
 def _times_off(one: SlaResult) -> float:
@@ -125,7 +125,7 @@ def _times_off(one: SlaResult) -> float:
 
 
 def missed(point: Point, *names: str) -> SlaResult | None:
-    failed = [one for one in point.sla if one.verdict == "fail" and one.value is not None]
+    failed = [one for one in point.sla if one.missed and one.value is not None]
     return next((one for one in failed if any(name in one.metric for name in names)), None)
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from reports.metrics import LATENCIES
 from reports.quantiles import accepts, quantile, total_needed
-from reports.schema import SlaResult
+from reports.schema import SlaResult, Validity
 from reports.sla import RATES, SHARES, exit_code, failed_and_open, parse_all, parse_sla
 from reports.summary import completed_run
+from reports.validity import supported
 from tests.reports.factory import header, record, row, ttft_record
 from workloads.errors import CbbenchError
 
@@ -258,9 +259,9 @@ CODES = {
     "unexpected_error": 1,
     "server_died": 6,
     "invalid": 7,
-    "inconclusive": 5,
     "fail": 3,
     "regression": 4,
+    "inconclusive": 5,
 }
 
 
@@ -286,3 +287,27 @@ def test_a_slow_client_matters_only_to_an_sla() -> None:
     assert exit_code(validity="client_limited", sla=["pass"]) == 5
     assert exit_code(validity="client_limited", sla=["fail"]) == 5
     assert exit_code(validity="overloaded", sla=["pass"]) == 0
+
+
+def test_in_a_client_limited_run_no_sla_fails_or_passes() -> None:
+    """The client's slowness is not the server's."""
+    limited = Validity("client_limited", ("the loop was late",))
+    for verdict in ("pass", "fail", "inconclusive"):
+        one = SlaResult("p99_ttft_ms<=5", "p99_ttft_ms", 9.0, 5.0, 0.95, 300, 300.0, verdict, "why", 400)  # type: ignore[arg-type]
+        found = supported(one, limited)
+        assert (found.verdict, found.needed) == ("inconclusive", None)
+        assert "why" in found.reason
+        assert exit_code(validity="client_limited", sla=[verdict]) == 5  # type: ignore[list-item]
+
+
+def test_missed_and_met_go_by_the_value() -> None:
+    def of(metric: str, value: float | None, verdict: str = "inconclusive") -> SlaResult:
+        return SlaResult(metric, metric, value, 5.0, 0.95, 300, 300.0, verdict, "")  # type: ignore[arg-type]
+
+    assert of("p99_ttft_ms", 6.0).missed
+    assert of("p99_ttft_ms", 5.0).met
+    assert of("output_token_per_s", 4.0).missed
+    assert of("attainment", 5.0).met
+    assert of("p99_ttft_ms", None, "fail").missed
+    assert not of("p99_ttft_ms", None).missed
+    assert not of("p99_ttft_ms", None).met
