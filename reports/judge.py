@@ -1,8 +1,9 @@
 """Whether a run meets its SLAs: pass, fail or inconclusive.
 
 A percentile SLA says "at least a share p of all requests is within the bound", and so does a share SLA. Both pass by
-the binomial test of quantiles.py, and fail where the measured value is beyond the bound. Failed and missing requests
-are violations. Counts are scaled to the effective sample.
+the binomial test of quantiles.py and fail by its mirror; what proves neither is inconclusive. Failed and missing
+requests are violations. Counts are scaled to the effective sample: that of the indicator "beyond the bound", which is
+what the tests count. Means pass and fail by one-sided t bounds, and rates fail by one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,18 @@ from engines.base import RunRecord
 from engines.request_table import MISSING
 from reports.counted_values import CountedValues
 from reports.metrics import IN_OPEN_LOOP, BoolArray, RequestTimes
-from reports.quantiles import FloatArray, accepts, effective_n, quantile, total_needed, wilson_interval
+from reports.quantiles import (
+    TAIL_SHARE,
+    FloatArray,
+    accepts,
+    effective_n,
+    quantile,
+    refuses,
+    tail_indicator,
+    total_needed,
+    total_to_refuse,
+    wilson_interval,
+)
 from reports.schema import Criteria, SlaResult, Verdict
 from reports.sla import Sla
 from reports.sla_scope import Scope
@@ -30,6 +42,8 @@ from reports.summary_schema import Goodput, Throughput
 from workloads.rates import NS
 
 BETWEEN_TOKENS = ("tpot_ms", "itl_ms")
+TAIL_ALONE = BETWEEN_TOKENS  # latencies without the queue: the dependence of their tail alone counts
+SLICES = 8  # of the window, over which a rate varies
 NOTHING = "nothing was measured"
 
 
@@ -53,19 +67,26 @@ class Sample:
             return False
         return len(self.times.gaps_ms) == 0 if latency == "itl_ms" else bool(np.isnan(self.times.tpot_ms).all())
 
-    def counted_values(self, latency: str) -> tuple[CountedValues, float]:
-        """Values in ms, infinite where a request failed or lacks one, and their effective sample size."""
+    def counted_values(self, latency: str, tail: Tail | None) -> tuple[CountedValues, float]:
+        """Values in ms, infinite where a request failed or lacks one, and their effective sample size: for a test of
+        that tail, or with None for one of the mean."""
         if latency != "itl_ms":
-            values, n_eff = self.values(latency)
+            values, n_eff = self.values(latency, tail)
             return CountedValues(np.sort(values), np.ones(values.shape[0], np.int64)), n_eff
         lost = int((self.counted() & ~self.times.completed).sum())
         gaps = self.times.gaps_ms.with_infinite(lost)
-        independent = self.times.effective_n(latency) / max(1, len(self.times.gaps_ms))
-        return gaps, len(gaps) * independent
+        in_time = self.times.gaps_in_time_ms
+        if tail is not None and len(gaps):
+            in_time = tail_indicator(in_time, gaps, tail.bound, tail.share)
+        return gaps, len(gaps) * effective_n(in_time) / max(1, in_time.shape[0])
 
-    def values(self, latency: str) -> tuple[FloatArray, float]:
+    def values(self, latency: str, tail: Tail | None) -> tuple[FloatArray, float]:
         """ms[requests] in order of sending, infinite where a request failed or lacks one, and the effective sample
-        size."""
+        size: for a test of that tail, or with None for one of the mean.
+
+        A test of a tail counts the values beyond a bound, so their dependence is what reduces the sample. For TTFT and
+        E2EL that of all values does as well: a run that met no burst does not show how bursts cluster.
+        """
         counted = self.counted()
         if latency == "tpot_ms":
             counted = counted & ~self.times.single_token
@@ -76,13 +97,29 @@ class Sample:
         # Failures may come in bursts while the latencies of the others look independent: the smaller size counts.
         present = values[~missing]
         independent = effective_n(missing.astype(float)) / values.size
-        if present.size:
+        counted_as = np.where(missing, np.inf, values)
+        if tail is not None:
+            beyond = tail_indicator(counted_as, np.sort(counted_as), tail.bound, tail.share)
+            independent = min(independent, effective_n(beyond) / values.size)
+        if present.size and (tail is None or latency not in TAIL_ALONE):
             independent = min(independent, effective_n(present) / present.size)
-        return np.where(missing, np.inf, values), values.size * independent
+        return counted_as, values.size * independent
 
     def unanswerable(self, latency: str) -> bool:
         """Immeasurable, and not because every answer has one token: whether those answers met the SLA is unknown."""
         return self.immeasurable(latency) and not bool(self.times.single_token[self.times.completed].all())
+
+
+class Tail(NamedTuple):
+    """The tail whose dependence counts: of values beyond a bound (ms), and of at least this share of all."""
+
+    bound: float
+    share: float = TAIL_SHARE
+
+    @staticmethod
+    def of(bound: float, quantile: float) -> Tail:
+        """For a test of that quantile: twice the share that may be beyond it, if that is more than 2 %."""
+        return Tail(bound, max(TAIL_SHARE, min(0.5, 2 * (1 - quantile))))
 
 
 class Violations(NamedTuple):
@@ -127,7 +164,7 @@ class Judge:
 
     def goodput(self, slas: Sequence[Sla]) -> Goodput:
         """Requests that met the loosest bound of every latency SLA, per second of the window and as a share."""
-        good, n_eff = self._good(slas)
+        good, n_eff, _ = self._good(slas)
         if good.shape[0] == 0:
             return Goodput()
         share = float(good.mean())
@@ -172,7 +209,8 @@ class Judge:
             metric = f"{sla.stat}_{latency}"
             if self._sample.immeasurable(latency):
                 return self._plain(sla, metric, None, 0, f"{NOTHING}: no answer came in two events or more")
-            values, n_eff = self._sample.counted_values(latency)
+            tail = None if sla.quantile is None else Tail.of(sla.bound, sla.quantile)
+            values, n_eff = self._sample.counted_values(latency, tail)
             if len(values) == 0:
                 return self._plain(sla, metric, None, 0)
             if sla.stat == "mean":
@@ -183,7 +221,7 @@ class Judge:
             violated = Violations(len(values), values.above(sla.bound), n_eff)
             return self._share(sla, metric, quantile(values, sla.quantile), violated, sla.quantile)
         if sla.metric == "attainment":
-            good, n_eff = self._good(slas)
+            good, n_eff, _ = self._good(slas)
             violated = Violations(good.size, int((~good).sum()), n_eff)
             return self._share(sla, sla.metric, float(good.mean()) if good.size else None, violated, sla.bound)
         if sla.metric == "failure_rate":
@@ -193,10 +231,11 @@ class Judge:
             return self._share(sla, sla.metric, share, violated, 1 - sla.bound)
         at_goodput = sla.metric == "goodput_request_per_s"
         rate = self.goodput(slas).request_per_s if at_goodput else getattr(self.throughput, sla.metric)
-        return self._plain(sla, sla.metric, rate, int(self.times.completed.sum()))
+        return self._rate(sla, rate, slas)
 
-    def _good(self, slas: Sequence[Sla]) -> tuple[BoolArray, float]:
-        """bool[requests]: which met every latency SLA, and their effective sample size. Empty without such an SLA.
+    def _good(self, slas: Sequence[Sla]) -> tuple[BoolArray, float, BoolArray]:
+        """(bool[those]: which met every latency SLA; their effective sample size; bool[requests]: which those are).
+        None without such an SLA.
 
         An SLA on ITL is left out: it applies to pooled gaps and not to requests.
         """
@@ -210,16 +249,16 @@ class Judge:
             counted = counted & ~self.times.single_token
         unknown = any(self.of(scope)._sample.unanswerable(latency) for scope, latency in loosest)
         if not loosest or unknown or not counted.any():
-            return np.empty(0, dtype=np.bool_), 0.0
+            return np.empty(0, dtype=np.bool_), 0.0, np.zeros(len(self.times), dtype=np.bool_)
         good = self.times.completed.copy()
         for (scope, latency), bound in loosest.items():
             within = self.times.latency(latency) <= bound  # NaN is not within
             within |= ~self._members(scope)
             good &= (within | self.times.single_token) if latency == "tpot_ms" else within
         good = good[counted]
-        samples = [self.of(scope)._sample.values(latency) for scope, latency in loosest]
+        samples = [self.of(scope)._sample.values(latency, Tail(bound)) for (scope, latency), bound in loosest.items()]
         shares = [n_eff / values.size for values, n_eff in samples if values.size]
-        return good, good.shape[0] * min([effective_n(good.astype(float)) / good.shape[0], *shares])
+        return good, good.shape[0] * min([effective_n(good.astype(float)) / good.shape[0], *shares]), counted
 
     def _share(self, sla: Sla, metric: str, value: float | None, violated: Violations, p: float) -> SlaResult:
         """Whether at least a share p has no violation, by the binomial test on the effective sample."""
@@ -229,20 +268,57 @@ class Judge:
             return self._plain(sla, metric, value, n)
         done = partial(self._build, sla, metric, value, n, n_eff)
         total = math.floor(n_eff + 1e-9)
-        counted = min(total, math.ceil(violations * n_eff / n - 1e-9))
+        scaled = violations * n_eff / n  # rounded against each verdict
+        passing, failing = min(total, math.ceil(scaled - 1e-9)), min(total, math.floor(scaled + 1e-9))
         unit = "gaps" if metric.endswith("itl_ms") else f"requests {self.scope.words}" if self.scope else "requests"
         said = f"{violations or 'none'} of {n} {unit} beyond it"
         if total < n:
             said += f"; they are correlated, and the effective sample size is {total}"
         if value > sla.bound if sla.upper else value < sla.bound:
-            return done("fail", said)
-        if accepts(total, counted, p, confidence):
+            if refuses(total, failing, p, confidence):
+                return done("fail", said)
+            to_fail = total_to_refuse(violations / n, p, confidence)
+            said += "; the value is beyond the bound, but that may be chance"
+            if to_fail is None:
+                return done("inconclusive", said)
+            needed = math.ceil(to_fail * n / n_eff - 1e-9)
+            return done("inconclusive", f"{said}: {confidence:.0%} confidence needs about {needed} {unit}", needed)
+        if accepts(total, passing, p, confidence):
             return done("pass", said)
-        needed = math.ceil(total_needed(counted, p, confidence) * n / n_eff - 1e-9)
+        needed = math.ceil(total_needed(passing, p, confidence) * n / n_eff - 1e-9)
         return done("inconclusive", f"{said}; {confidence:.0%} confidence needs at least {needed} {unit}", needed)
 
+    def _rate(self, sla: Sla, rate: float | None, slas: Sequence[Sla]) -> SlaResult:
+        """Passes by this run's value, and fails where the t bound of its slices of time is below the SLA."""
+        n = int(self.times.completed.sum())
+        done = partial(self._build, sla, sla.metric, rate, n, None)
+        if rate is None or rate >= sla.bound:
+            return self._plain(sla, sla.metric, rate, n)
+        upper = rate + self._rate_error(sla.metric, slas)
+        if upper < sla.bound:
+            return done("fail", f"the true rate is below {upper:.4g} with {self.criteria.confidence:.0%} confidence")
+        return done("inconclusive", f"below the bound, but the rate varies over the run, up to {upper:.4g} on average")
+
+    def _rate_error(self, metric: str, slas: Sequence[Sla]) -> float:
+        """Half of the one-sided t interval of a rate, by its values in equal slices of the window, what completed
+        counted where it ended."""
+        times, window_s = self.times, self.throughput.window_s
+        counted = times.completed.astype(np.float64)
+        if metric == "goodput_request_per_s":
+            good, _, rows = self._good(slas)
+            counted = np.zeros(len(times))
+            counted[rows] = good
+        elif metric != "request_per_s":
+            counted *= times.output_tokens + (times.prompt_tokens if metric == "total_token_per_s" else 0)
+        begin_ns = int(times.scheduled_ns.min())
+        at = ((times.end_ns - begin_ns) / NS / window_s * SLICES).astype(np.int64)
+        inside = (at >= 0) & (at <= SLICES)
+        slices = np.bincount(np.minimum(at[inside], SLICES - 1), counted[inside], SLICES) * SLICES / window_s
+        t = float(stdtrit(SLICES - 1, self.criteria.confidence))
+        return t * float(slices.std(ddof=1)) / math.sqrt(SLICES)
+
     def _mean(self, sla: Sla, metric: str, values: CountedValues, n_eff: float) -> SlaResult:
-        """One-sided t bound on the effective sample of completed requests; fails where too many requests failed."""
+        """One-sided t bounds on the effective sample of completed requests; fails where too many requests failed."""
         present = values.finite()
         n, confidence, allowed = len(present), self.criteria.confidence, self.criteria.max_failure_rate
         mean = present.mean() if n else None
@@ -250,14 +326,14 @@ class Judge:
         lost = 1 - n / len(values)
         if mean is None or lost > allowed:
             return done("fail", f"{lost:.1%} of the requests have no latency, more than {allowed:.1%}")
-        if mean > sla.bound:
-            return done("fail", f"the mean of {n} requests is beyond it")
         if n_eff < 2:
             return done("inconclusive", f"the effective sample size of {n} requests is 1")
-        t = float(stdtrit(n_eff - 1, confidence))
-        upper = mean + t * present.std(ddof=1) / math.sqrt(n_eff)
-        said = f"the true mean is below {upper:.4g} with {confidence:.0%} confidence"
-        return done("pass" if upper <= sla.bound else "inconclusive", said)
+        half = float(stdtrit(n_eff - 1, confidence)) * present.std(ddof=1) / math.sqrt(n_eff)
+        if mean > sla.bound:
+            said = f"the true mean is above {mean - half:.4g} with {confidence:.0%} confidence"
+            return done("fail" if mean - half > sla.bound else "inconclusive", said)
+        said = f"the true mean is below {mean + half:.4g} with {confidence:.0%} confidence"
+        return done("pass" if mean + half <= sla.bound else "inconclusive", said)
 
     def _plain(self, sla: Sla, metric: str, value: float | None, n: int, why_none: str = NOTHING) -> SlaResult:
         """One number of this run against its bound; it proves nothing about another run."""

@@ -22,6 +22,12 @@ Ordered = FloatArray | CountedValues  # ascending
 # tau is a property of the process, so this many values from the middle of the series are enough to estimate it.
 TAU_SAMPLE = 1 << 18
 
+# The dependence that a test of the tail needs is that of the values in the tail: at least this share of all, and so
+# many, as the few beyond a bound that is met do not show how they cluster.
+TAIL_SHARE = 0.02
+TAIL_VALUES = 20
+MOST_NEEDED = 10**9  # requests; beyond, no number is named
+
 # White noise of length n has lag sums of standard deviation sqrt(m / n). Only sums beyond 2.5 of them count as
 # correlation; otherwise the noise of the estimate alone would reduce every independent sample by a fifth.
 NOISE_LIMIT = 2.5
@@ -64,6 +70,16 @@ def effective_n(values: FloatArray) -> float:
     """Effective sample size of a series in order of sending: n / tau."""
     n = values.shape[0]
     return float(n / autocorrelation_time(values))
+
+
+def tail_indicator(values: FloatArray, ordered: Ordered, bound: float, share: float = TAIL_SHARE) -> FloatArray:
+    """1 where a value is beyond the bound, or among the largest `share` of all (20 values at least) where that is the
+    lower threshold, else 0. values: in order of sending; ordered: all values, ascending."""
+    n = len(ordered)
+    tail = min(max(TAIL_VALUES, math.ceil(share * n)), max(1, n // 2))
+    threshold = float(ordered[n - tail])
+    beyond = values > bound if bound < threshold else values >= threshold
+    return beyond.astype(np.float64)
 
 
 def rank_interval(n: int, p: float, confidence: float) -> tuple[int, int] | None:
@@ -157,6 +173,25 @@ def accepts(total: int, violations: int, p: float, confidence: float) -> bool:
     """
     within = total - violations
     return within > 0 and float(betainc(within, violations + 1, p)) <= 1 - confidence
+
+
+def refuses(total: int, violations: int, p: float, confidence: float) -> bool:
+    """Whether `total` independent requests, `violations` of them beyond the bound, prove that less than a share p is
+    within it: the mirror of `accepts`. The lower bound of Clopper and Pearson (Biometrika 26, 1934) on the share beyond
+    is then above 1 - p, which is P(Bin(total, 1 - p) >= violations) <= 1 - confidence."""
+    within = total - violations
+    return violations > 0 and float(betainc(violations, within + 1, 1 - p)) <= 1 - confidence
+
+
+def total_to_refuse(share: float, p: float, confidence: float) -> int | None:
+    """About how many independent requests prove that less than a share p is within the bound, if `share` of them are
+    beyond it. None where the share is too close to 1 - p for any sample."""
+    total = 1
+    while not refuses(total, math.floor(share * total), p, confidence):
+        total = math.ceil(total * 1.05) + 1
+        if total > MOST_NEEDED:
+            return None
+    return total
 
 
 def total_needed(violations: int, p: float, confidence: float) -> int:

@@ -123,13 +123,13 @@ class SlaResult(msgspec.Struct, frozen=True):
     @property
     def unmeasured(self) -> bool:
         """No value to compare with the bound: inconclusive with any number of requests."""
-        return self.verdict == "inconclusive" and self.value is None
+        return self.verdict == "inconclusive" and self.value is None and self.n_eff is None
 
     @property
     def missed(self) -> bool:
         """By point estimate: failed, or the value is beyond the bound without proof. False without a value."""
-        if self.value is None:
-            return self.verdict == "fail"
+        if self.value is None:  # infinite, or not measured
+            return self.verdict == "fail" or self.n_eff is not None
         at_least = self.metric.endswith("_per_s") or self.metric == "attainment"
         return self.verdict == "fail" or (self.value < self.bound if at_least else self.value > self.bound)
 

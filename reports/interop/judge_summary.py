@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from reports.metrics import definitions
-from reports.quantiles import accepts, total_needed
+from reports.quantiles import accepts, refuses, total_needed
 from reports.schema import Criteria, RunFile, SlaResult, Validity, Verdict
 from reports.sla import Sla
 from reports.summary_schema import Distribution, Summary
@@ -62,7 +62,7 @@ class _Judge:
         if value is None:
             return self._build(sla, sla.metric, None, "inconclusive", UNSEEN)
         within = value <= sla.bound if sla.upper else value >= sla.bound
-        return self._build(sla, sla.metric, value, "pass" if within else "fail", ALONE)
+        return self._build(sla, sla.metric, value, "pass" if within else "inconclusive", ALONE)
 
     def _latency(self, sla: Sla, latency: str) -> SlaResult:
         metric = f"{sla.stat}_{latency}"
@@ -73,7 +73,10 @@ class _Judge:
         counts = self.summary.requests
         lost = 1 - counts.completed / max(1, counts.planned)
         if value > sla.bound:
-            return self._build(sla, metric, value, "fail", "the value in the file is beyond it")
+            said = "the value in the file is beyond it"
+            if sla.stat == "max":
+                return self._build(sla, metric, value, "fail", said)
+            return self._build(sla, metric, value, "inconclusive", f"{said}; {NO_REQUESTS}")
         room = 1 - sla.quantile if sla.quantile is not None else 0.0 if sla.stat == "max" else 1.0
         if lost > room:  # a mean is over those that completed
             said = f"{lost:.1%} of the requests did not complete, so over all requests it is beyond any bound"
@@ -88,7 +91,7 @@ class _Judge:
             return self._build(sla, sla.metric, None, "inconclusive", "the file does not say how many requests failed")
         share = counts.failed / max(1, counts.planned)
         said = f"{counts.failed or 'none'} of {counts.planned} requests failed"
-        if share > sla.bound:
+        if share > sla.bound and (sla.bound == 0 or refuses(counts.planned, counts.failed, 1 - sla.bound, confidence)):
             return self._build(sla, sla.metric, share, "fail", said)
         if counts.failed:
             return self._build(sla, sla.metric, share, "inconclusive", f"{said}; whether in bursts is unknown")

@@ -104,11 +104,18 @@ def test_sglang_without_start_times_has_the_window_it_states(tmp_path: Path) -> 
     assert "last of 2" in said(one)
 
 
-def test_percentiles_alone_prove_nothing_but_can_fail(tmp_path: Path) -> None:
+def test_percentiles_alone_prove_nothing(tmp_path: Path) -> None:
     slas = ("p99_ttft_ms<=100", "p50_ttft_ms<=20", "p99_tpot_ms<=100", "failure_rate<=0.01", "output_token_per_s>=100",
             "attainment>=0.9")  # fmt: skip
     one = read(write(tmp_path, FLAT), *slas)
-    assert list(verdicts(one).values()) == ["inconclusive", "fail", "inconclusive", "pass", "pass", "inconclusive"]
+    assert list(verdicts(one).values()) == [
+        "inconclusive",
+        "inconclusive",
+        "inconclusive",
+        "pass",
+        "pass",
+        "inconclusive",
+    ]
     assert "no single requests" in one.run.sla[0].reason
     assert one.record is None
     assert summary(one).latency.tpot_ms.mean is None, "they write 0 where nothing was measured"
@@ -120,7 +127,13 @@ def test_failures_are_beyond_every_percentile(tmp_path: Path) -> None:
     flat |= {"duration": 2, "completed": 98, "failed": 2, "request_throughput": 1}
     slas = ("p99_ttft_ms<=100", "failure_rate<=0.01", "failure_rate<=0.1", "max_ttft_ms<=9", "p95_ttft_ms<=9")
     one = read(write(tmp_path, flat), *slas)
-    assert [result.verdict for result in one.run.sla] == ["fail", "fail", "inconclusive", "fail", "inconclusive"]
+    assert [result.verdict for result in one.run.sla] == [
+        "fail",
+        "inconclusive",
+        "inconclusive",
+        "fail",
+        "inconclusive",
+    ]
     assert one.run.validity is not None
     assert one.run.validity.verdict == "invalid"
 
@@ -212,7 +225,7 @@ def test_a_sample_of_guidellms_requests_is_no_evidence(tmp_path: Path) -> None:
     report = json.loads((DATA / "guidellm-0.8.1.json").read_text())
     del report["benchmarks"][0]["requests"]["successful"][5:]
     one = read(write(tmp_path, report), "p99_ttft_ms<=1000", "p99_ttft_ms<=1")
-    assert [result.verdict for result in one.run.sla] == ["inconclusive", "fail"]
+    assert [result.verdict for result in one.run.sla] == ["inconclusive", "inconclusive"]
     assert summary(one).requests.completed == 10
     assert summary(one).latency.e2el_ms.mean == pytest.approx(29.93, abs=5)
     assert "sample" in said(one)
