@@ -12,10 +12,10 @@ import numpy as np
 from engines.base import RunRecord
 from engines.request_table import MISSING
 from reports.fairness import OUTPUT_WEIGHT, PROMPT_WEIGHT, service_gap_tokens, waits_ns
-from reports.metrics import PER_REQUEST, BoolArray, RequestTimes
+from reports.metrics import PER_REQUEST, WITH_QUEUE, BoolArray, RequestTimes
 from reports.quantiles import FloatArray, distribution
 from reports.stages import Span, Stages
-from reports.summary_schema import Group, GroupLatency, StageGroup
+from reports.summary_schema import Distribution, Group, GroupLatency, StageGroup
 from workloads.columns import IntColumn
 from workloads.rates import NS
 
@@ -26,7 +26,9 @@ class Groups:
     Columns are in order of sending, as in `times`, unless stated otherwise.
     """
 
-    def __init__(self, record: RunRecord, times: RequestTimes, window_s: float) -> None:
+    def __init__(self, record: RunRecord, times: RequestTimes, window_s: float, *, no_intervals: bool = False) -> None:
+        """no_intervals: rare bursts decide the latencies with the queue."""
+        self._no_intervals = no_intervals
         self._record = record
         self._times = times
         self._window_s = window_s
@@ -98,11 +100,16 @@ class Groups:
             failed=int((times.failed & members).sum()),
             request_per_s=int(served.sum()) / window_s if window_s > 0 else None,
             output_token_per_s=int(times.output_tokens[served].sum()) / window_s if window_s > 0 else None,
-            latency=GroupLatency(**{name: distribution(times.latency(name)[members]) for name in PER_REQUEST}),
+            latency=GroupLatency(**{name: self._distribution(name, members) for name in PER_REQUEST}),
             max_wait_ms=None if np.isnan(waited).all() else float(np.nanmax(waited)),
             preemptions=int(self._preemptions[members].sum()),
             service_tokens=int(self._service_tokens[members].sum()),
         )
+
+    def _distribution(self, latency: str, members: BoolArray) -> Distribution:
+        found = distribution(self._times.latency(latency)[members])
+        hidden = self._no_intervals and latency in WITH_QUEUE  # an interval would not cover
+        return msgspec.structs.replace(found, p99_ci=None) if hidden else found
 
     @cached_property
     def _tenant_of_row(self) -> IntColumn:

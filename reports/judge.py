@@ -20,19 +20,23 @@ from scipy.special import stdtrit
 
 from engines.base import RunRecord
 from engines.request_table import MISSING
+from reports.bursts import rare_bursts
 from reports.counted_values import CountedValues
 from reports.metrics import IN_OPEN_LOOP, BoolArray, RequestTimes
 from reports.quantiles import (
     TAIL_SHARE,
     FloatArray,
     accepts,
+    autocorrelation_time,
     effective_n,
     quantile,
     refuses,
+    tail_effective_n,
     tail_indicator,
     total_needed,
     total_to_refuse,
     wilson_interval,
+    with_margin,
 )
 from reports.schema import Criteria, SlaResult, Verdict
 from reports.sla import Sla
@@ -42,7 +46,7 @@ from reports.summary_schema import Goodput, Throughput
 from workloads.rates import NS
 
 BETWEEN_TOKENS = ("tpot_ms", "itl_ms")
-TAIL_ALONE = BETWEEN_TOKENS  # latencies without the queue: the dependence of their tail alone counts
+FAR_TAIL = 0.95  # from this quantile on, rare bursts can decide it
 SLICES = 8  # of the window, over which a rate varies
 NOTHING = "nothing was measured"
 
@@ -76,9 +80,11 @@ class Sample:
         lost = int((self.counted() & ~self.times.completed).sum())
         gaps = self.times.gaps_ms.with_infinite(lost)
         in_time = self.times.gaps_in_time_ms
-        if tail is not None and len(gaps):
-            in_time = tail_indicator(in_time, gaps, tail.bound, tail.share)
-        return gaps, len(gaps) * effective_n(in_time) / max(1, in_time.shape[0])
+        n = max(1, in_time.shape[0])
+        if tail is None or not len(gaps):
+            return gaps, len(gaps) * effective_n(in_time) / n
+        tau = autocorrelation_time(tail_indicator(in_time, gaps, tail.bound, tail.share))
+        return gaps, len(gaps) / with_margin(tau, n, queued=False)
 
     def values(self, latency: str, tail: Tail | None) -> tuple[FloatArray, float]:
         """ms[requests] in order of sending, infinite where a request failed or lacks one, and the effective sample
@@ -99,9 +105,9 @@ class Sample:
         independent = effective_n(missing.astype(float)) / values.size
         counted_as = np.where(missing, np.inf, values)
         if tail is not None:
-            beyond = tail_indicator(counted_as, np.sort(counted_as), tail.bound, tail.share)
-            independent = min(independent, effective_n(beyond) / values.size)
-        if present.size and (tail is None or latency not in TAIL_ALONE):
+            n_eff = tail_effective_n(counted_as, tail.bound, tail.share, queued=latency not in BETWEEN_TOKENS)
+            independent = min(independent, n_eff / values.size)
+        elif present.size:
             independent = min(independent, effective_n(present) / present.size)
         return counted_as, values.size * independent
 
@@ -219,11 +225,14 @@ class Judge:
                 return self._plain(sla, metric, values[-1], len(values))
             assert sla.quantile is not None  # neither mean nor max
             violated = Violations(len(values), values.above(sla.bound), n_eff)
-            return self._share(sla, metric, quantile(values, sla.quantile), violated, sla.quantile)
+            queued = latency not in BETWEEN_TOKENS
+            return self._share(sla, metric, quantile(values, sla.quantile), violated, sla.quantile, queued=queued)
         if sla.metric == "attainment":
             good, n_eff, _ = self._good(slas)
             violated = Violations(good.size, int((~good).sum()), n_eff)
-            return self._share(sla, sla.metric, float(good.mean()) if good.size else None, violated, sla.bound)
+            share = float(good.mean()) if good.size else None
+            queued = any(one.latency not in (None, *BETWEEN_TOKENS) for one in slas)
+            return self._share(sla, sla.metric, share, violated, sla.bound, queued=queued)
         if sla.metric == "failure_rate":
             failed = self.times.failed[self._sample.counted()]
             share = float(failed.mean()) if failed.size else None
@@ -260,8 +269,14 @@ class Judge:
         shares = [n_eff / values.size for values, n_eff in samples if values.size]
         return good, good.shape[0] * min([effective_n(good.astype(float)) / good.shape[0], *shares]), counted
 
-    def _share(self, sla: Sla, metric: str, value: float | None, violated: Violations, p: float) -> SlaResult:
-        """Whether at least a share p has no violation, by the binomial test on the effective sample."""
+    def _bursts(self, queued: bool) -> str | None:
+        return rare_bursts(self.record, self.times) if queued and self.open_loop else None
+
+    def _share(
+        self, sla: Sla, metric: str, value: float | None, violated: Violations, p: float, *, queued: bool = False
+    ) -> SlaResult:
+        """Whether at least a share p has no violation, by the binomial test on the effective sample. queued: what is
+        violated contains the queue."""
         n, violations, n_eff = violated
         confidence = self.criteria.confidence
         if value is None or not 0 < p < 1:  # "all" or "none" holds for this run: no sample can prove it for another
@@ -284,6 +299,8 @@ class Judge:
             needed = math.ceil(to_fail * n / n_eff - 1e-9)
             return done("inconclusive", f"{said}: {confidence:.0%} confidence needs about {needed} {unit}", needed)
         if accepts(total, passing, p, confidence):
+            if p >= FAR_TAIL and (bursts := self._bursts(queued)) is not None:
+                return done("inconclusive", f"{said}; {bursts}")
             return done("pass", said)
         needed = math.ceil(total_needed(passing, p, confidence) * n / n_eff - 1e-9)
         return done("inconclusive", f"{said}; {confidence:.0%} confidence needs at least {needed} {unit}", needed)

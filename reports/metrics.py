@@ -11,6 +11,7 @@ NaN: the request has no such latency. It does not leave these arrays.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -20,12 +21,13 @@ from engines.base import RunRecord
 from engines.request_table import MISSING
 from reports.counted_values import CountedValues
 from reports.events import Events
-from reports.quantiles import TAU_SAMPLE, FloatArray, effective_n
+from reports.quantiles import TAU_SAMPLE, FloatArray, tail_effective_n
 from workloads.columns import IntColumn
 
 BoolArray = NDArray[np.bool_]
 
 PER_REQUEST = ("ttft_ms", "tpot_ms", "e2el_ms", "ttft_sched_ms", "e2el_sched_ms")
+WITH_QUEUE = ("ttft_ms", "e2el_ms", "ttft_sched_ms", "e2el_sched_ms")  # latencies that contain the queue
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms", "ttft_sched_ms", "e2el_sched_ms")
 IN_OPEN_LOOP = {"ttft_ms": "ttft_sched_ms", "e2el_ms": "e2el_sched_ms"}  # judged there instead
 
@@ -69,14 +71,16 @@ class RequestTimes:
         columns = [one.name for one in fields(self) if not one.name.startswith("gaps_")]
         return replace(self, **{name: getattr(self, name)[members] for name in columns})
 
-    def effective_n(self, metric: str) -> float:
-        """Effective sample size of one of LATENCIES. Gaps are taken in order of time, as the gaps of one engine step
-        are equal."""
-        if metric == "itl_ms":
-            gaps = self.gaps_in_time_ms
-            return float(len(self.gaps_ms) / max(1, gaps.shape[0]) * effective_n(gaps))
-        values = self.latency(metric)
-        return effective_n(values[~np.isnan(values)])
+    def tail_n(self, metric: str) -> float:
+        """Effective sample size of the tail of one of LATENCIES, for the interval of its P99. Gaps are taken in order
+        of time, as the gaps of one engine step are equal."""
+        queued = metric in WITH_QUEUE
+        values = self.gaps_in_time_ms if metric == "itl_ms" else self.latency(metric)
+        values = values[~np.isnan(values)]
+        if not values.shape[0]:
+            return 0.0
+        scale = len(self.gaps_ms) / values.shape[0] if metric == "itl_ms" else 1.0
+        return scale * tail_effective_n(values, math.inf, queued=queued)
 
 
 def request_times(record: RunRecord) -> RequestTimes:
@@ -148,7 +152,8 @@ _DEFINITIONS = {
     "latency": (
         "Milliseconds over completed requests; percentiles interpolate linearly, std is the population's; p99_ci is a "
         "two-sided 95 % interval by order statistics on the effective sample (requests over the autocorrelation time "
-        "in order of sending), null below 368."
+        "of being in the top 2 %, in order of sending; for TTFT and E2EL the larger of that and of the values), null "
+        "below 368, and for TTFT and E2EL where rare bursts of the queue decide them."
     ),
     "ttft_ms": "Time to first token: from sending to the first token event.",
     "tpot_ms": "Time per output token: (last - first token event) / (output tokens - 1); null under two tokens.",
@@ -241,7 +246,8 @@ _DEFINITIONS = {
     ),
     "sla": (
         "A percentile SLA passes when the binomial early-stopping test accepts it at the confidence on the effective "
-        "sample, failures counted as violations; it fails when the value is beyond the bound; else it is inconclusive. "
+        "sample, failures counted as violations; it fails when the mirrored test does; else it is inconclusive, as are "
+        "a pass on TTFT or E2EL that rare bursts of the queue may contradict, and all of a client-limited run. "
         "An overloaded run passes no SLA on a latency. One on a part ([tenant=quiet], [priority=1], [prompt<=512], "
         "[stage=3]) is judged on the requests of that part alone: their effective sample, their failures, whether "
         "their own queue only grew; rates are over the window of the whole run (of a stage: as in by_stage), and "

@@ -26,6 +26,10 @@ TAU_SAMPLE = 1 << 18
 # many, as the few beyond a bound that is met do not show how they cluster.
 TAIL_SHARE = 0.02
 TAIL_VALUES = 20
+# An estimated tau is too small where the run met few clusters; n / (margin * tau) holds what a verdict promises
+# (benchmarks/verdicts.py). By whether the latency contains the queue.
+MARGIN = 1.05
+MARGIN_WITH_QUEUE = 1.25
 MOST_NEEDED = 10**9  # requests; beyond, no number is named
 
 # White noise of length n has lag sums of standard deviation sqrt(m / n). Only sums beyond 2.5 of them count as
@@ -72,12 +76,32 @@ def effective_n(values: FloatArray) -> float:
     return float(n / autocorrelation_time(values))
 
 
+def tail_effective_n(values: FloatArray, bound: float, share: float = TAIL_SHARE, *, queued: bool) -> float:
+    """Effective sample size for a test of the tail beyond a bound, of values in order of sending, infinite where one is
+    missing. queued: the latency contains the queue, so the dependence of all values counts as well."""
+    n = values.shape[0]
+    tau = autocorrelation_time(tail_indicator(values, np.sort(values), bound, share))
+    present = values[np.isfinite(values)]
+    if queued and present.shape[0]:
+        tau = max(tau, autocorrelation_time(present))
+    return n / with_margin(tau, n, queued=queued)
+
+
+def with_margin(tau: float, n: int, *, queued: bool) -> float:
+    """tau with its margin, at most n; 1 stays 1."""
+    return min(n, (MARGIN_WITH_QUEUE if queued else MARGIN) * tau) if tau > 1 else 1.0
+
+
+def tail_values(n: int, share: float = TAIL_SHARE) -> int:
+    """How many of n values are the tail: that share, 20 at least, half at most."""
+    return min(max(TAIL_VALUES, math.ceil(share * n)), max(1, n // 2))
+
+
 def tail_indicator(values: FloatArray, ordered: Ordered, bound: float, share: float = TAIL_SHARE) -> FloatArray:
     """1 where a value is beyond the bound, or among the largest `share` of all (20 values at least) where that is the
     lower threshold, else 0. values: in order of sending; ordered: all values, ascending."""
     n = len(ordered)
-    tail = min(max(TAIL_VALUES, math.ceil(share * n)), max(1, n // 2))
-    threshold = float(ordered[n - tail])
+    threshold = float(ordered[n - tail_values(n, share)])
     beyond = values > bound if bound < threshold else values >= threshold
     return beyond.astype(np.float64)
 

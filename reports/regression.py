@@ -22,13 +22,12 @@ import numpy as np
 from engines.base import RunRecord
 from reports.budgets import Budget, in_open_loop, value_of
 from reports.checks import Check, CheckKind, CheckVerdict
-from reports.metrics import request_times
+from reports.metrics import WITH_QUEUE, request_times
 from reports.paired import Spread, holm_levels, paired_spread, request_spread
 from reports.quantiles import FloatArray
 from reports.record_differences import differences
 from reports.scenarios import ComparedRuns, Scenario
 
-WAITING = ("ttft_ms", "e2el_ms", "ttft_sched_ms", "e2el_sched_ms")  # latencies that contain the queue
 OUTPUT_TOLERANCE = 0.005  # share of the output tokens by which two runs of the same work may differ
 WEAKER = "one run a side: weaker, as the variation between runs is unknown"
 
@@ -180,7 +179,7 @@ def _unsupported(scenario: Scenario, budget: Budget) -> str | None:
             return f"{one.name}: {validity.replace('_', ' ')}: {reasons}"
         if one.run.interrupted:
             return f"{one.name}: interrupted"
-        if validity == "overloaded" and budget.latency in WAITING:
+        if validity == "overloaded" and budget.latency in WITH_QUEUE:
             return f"{one.name}: overloaded, so its waiting times depend on the length of the run: {reasons}"
     return None
 

@@ -14,10 +14,11 @@ from engines.base import RunRecord, Signal
 from engines.ledger import KV_KINDS, WASTE, Blocked, StepArray, kv_usage
 from engines.request_table import MISSING
 from reports.breakdown import breakdown
+from reports.bursts import rare_bursts
 from reports.groups import Groups
 from reports.instances import steps_by_instance, transfers
 from reports.judge import Judge
-from reports.metrics import PER_REQUEST, RequestTimes, definitions, request_times
+from reports.metrics import PER_REQUEST, WITH_QUEUE, RequestTimes, definitions, request_times
 from reports.quantiles import counted_distribution, distribution
 from reports.schema import PacingInfo, RunFile, SlaResult
 from reports.sla import Sla, parse_all
@@ -105,9 +106,13 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes, slas: Se
     pacing = header.workload.pacing
     throughput, stages = _throughput(record, times, pacing), Stages.of(pacing.rate_schedule)
     judge = Judge(record, times, throughput, header.criteria, pacing.open_loop, record.interrupted, stages=stages)
-    latencies = {name: distribution(times.latency(name), times.effective_n(name)) for name in PER_REQUEST}
-    latencies["itl_ms"] = counted_distribution(times.gaps_ms, times.effective_n("itl_ms"))
-    groups = Groups(record, times, throughput.window_s)
+    latencies = {name: distribution(times.latency(name), times.tail_n(name)) for name in PER_REQUEST}
+    latencies["itl_ms"] = counted_distribution(times.gaps_ms, times.tail_n("itl_ms"))
+    bursty = pacing.open_loop and rare_bursts(record, times) is not None
+    if bursty:  # an interval would not cover
+        for name in WITH_QUEUE:
+            latencies[name] = msgspec.structs.replace(latencies[name], p99_ci=None)
+    groups = Groups(record, times, throughput.window_s, no_intervals=bursty)
     summary = Summary(
         requests=_requests(record, times),
         throughput=throughput,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from reports.metrics import LATENCIES
+from engines.base import RunRecord
+from engines.ledger import LEDGER
+from reports.bursts import rare_bursts
+from reports.metrics import LATENCIES, request_times
 from reports.quantiles import accepts, quantile, refuses, total_needed, total_to_refuse
 from reports.schema import SlaResult, Validity
 from reports.sla import RATES, SHARES, exit_code, failed_and_open, parse_all, parse_sla
@@ -366,3 +370,40 @@ def test_missed_and_met_go_by_the_value() -> None:
     assert of("p99_ttft_ms", None).missed, "infinite, as requests failed"
     unmeasured = SlaResult("p99_ttft_ms<=5", "p99_ttft_ms", None, 5.0, 0.95, 0, None, "inconclusive", "")
     assert (unmeasured.missed, unmeasured.met, unmeasured.unmeasured) == (False, False, True)
+
+
+def loaded(bursts: int, slots_used: int, *, requests: int = 3000) -> RunRecord:
+    """First tokens after 50 ms, but 60 after 400 ms: in that many bursts. Some step used that many of 64 slots."""
+    slow = np.zeros(requests, np.bool_)
+    for burst in range(bursts):
+        at = (burst + 1) * requests // (bursts + 1)
+        slow[at : at + 60 // bursts] = True
+    noise_ms = np.random.default_rng(9).uniform(0, 20, requests)
+    waits_ms = np.where(slow, 400, 50) + noise_ms
+    made = record([row(i, [i * 10 + wait, i * 10 + wait + 20], scheduled_ms=i * 10) for i, wait in enumerate(waits_ms)])
+    steps = np.zeros(2, LEDGER)
+    steps["active_slots"], steps["end_ns"], steps["waiting"] = (4, slots_used), (1, 4), (0, 1)
+    steps["idle_slots"], steps["start_ns"] = 64 - steps["active_slots"], (0, 1)
+    return replace(made, steps=steps)
+
+
+@pytest.mark.parametrize(("bursts", "slots_used", "rare"), [(30, 64, False), (10, 64, True), (10, 47, False)])
+def test_rare_bursts_near_saturation_are_no_pass_and_have_no_interval(bursts: int, slots_used: int, rare: bool) -> None:
+    made = loaded(bursts, slots_used)
+    sla = ("p99_ttft_ms<=3000", "p50_ttft_ms<=3000", "p99_tpot_ms<=3000", "attainment>=0.97")
+    run = completed_run(made, header(sla=sla, rate_per_s=100.0))
+    far, middle, tpot, attained = run.sla
+    assert run.summary is not None
+    assert (far.verdict, attained.verdict) == (("inconclusive",) * 2 if rare else ("pass",) * 2)
+    assert (middle.verdict, tpot.verdict) == ("pass", "pass")
+    assert ("rare bursts decide" in far.reason) is rare
+    assert (run.summary.latency.ttft_sched_ms.p99_ci is None) is rare
+    assert run.summary.latency.tpot_ms.p99_ci is not None
+    assert rare_bursts(made, request_times(made)) is None or "at a lower rate, or give several runs" in far.reason
+    closed = completed_run(made, header(sla=sla))
+    assert closed.sla[0].verdict == "pass", "the queue of a closed loop is bounded"
+
+
+def test_a_load_that_nothing_shows_counts_as_high() -> None:
+    made = loaded(10, 64)
+    assert "is not known" in (rare_bursts(replace(made, steps=made.steps[:0]), request_times(made)) or "")
