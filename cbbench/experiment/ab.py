@@ -68,11 +68,12 @@ def measure_series(series: Series, output: Path | None, outputs: Outputs) -> int
 
 
 def machine_checks(scenario: Scenario, series: Series, confidence: float) -> list[Check]:
-    """Do two runs of one setting agree to within the budgets? Only then can it show a change as small as they are."""
+    """Do two runs of one setting agree to within the budgets? Only then can it show a change as small as they are.
+    Each end of an interval holds at the confidence, without correction, as all metrics must agree."""
     checks = []
     for budget in budgets_of(scenario, parse_budgets(series.budget or DEFAULTS)):
         measured = measure_metric(scenario, budget)
-        interval = measured.spread.interval(1 - confidence) if measured.spread is not None else None
+        interval = measured.spread.interval(2 * (1 - confidence)) if measured.spread is not None else None
         fit = interval is not None and max(map(abs, interval)) <= budget.harm_limit
         verdict: CheckVerdict = "pass" if fit else "inconclusive"
         reason = "A/A stable" if fit else (measured.remark if measured.spread is None else TOO_UNSTEADY)

@@ -10,7 +10,7 @@ faster or slower.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -18,6 +18,7 @@ import numpy as np
 from scipy.signal import lfilter
 
 from reports.budgets import Budget
+from reports.checks import CheckVerdict
 from reports.paired import Spread, holm_levels, paired_spread, request_spread, statistic_of
 from reports.quantiles import FloatArray, effective_n, quantile, quantile_interval
 from reports.regression import judge
@@ -26,6 +27,7 @@ REQUESTS = 1000
 WARM_UP = 300
 SLOWER = 1.03
 ALPHA = 0.05  # 1 - the default confidence
+DEFAULT_SHARES = {"ttft_ms": 0.05, "tpot_ms": 0.03, "e2el_ms": 0.05}
 METRICS = (("ttft_ms", "p50"), ("tpot_ms", "mean"), ("e2el_ms", "mean"), ("tpot_ms", "p50"))
 
 
@@ -129,7 +131,17 @@ class Series:
 
     def failed(self, share: float) -> list[bool]:
         budgets = [Budget(f"{stat}_{metric}", share) for metric, stat in METRICS]
-        return [judge(budget, *one) == "fail" for budget, one in zip(budgets, self.intervals, strict=True)]
+        return [one == "fail" for one in self.verdicts(budgets)]
+
+    def verdicts(self, budgets: Sequence[Budget]) -> list[CheckVerdict]:
+        alone = [one.interval(2 * ALPHA) for one in self.spreads]
+        return [judge(*one) for one in zip(budgets, self.intervals, alone, strict=True)]
+
+    @property
+    def exits_0(self) -> bool:
+        """With the budgets of DEFAULTS."""
+        budgets = [Budget(f"{stat}_{metric}", DEFAULT_SHARES[metric]) for metric, stat in METRICS]
+        return {"fail", "inconclusive"}.isdisjoint(self.verdicts(budgets))
 
 
 def log_ratios(load: float, pairs: int, machine_cv: float, slower: float, repeats: int) -> Iterator[FloatArray]:

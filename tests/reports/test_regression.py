@@ -64,20 +64,28 @@ def compared(before: Sequence[StoredRun], after: Sequence[StoredRun], *budgets: 
         (-0.20, 0.01, "pass"),  # wide, but all of it within the budget
         (-0.20, -0.10, "pass"),
         (0.005, 0.02, "warn"),
-        (0.02, 0.04, "warn"),  # reaches beyond, but is narrower than the budget
+        (0.02, 0.04, "inconclusive"),  # reaches beyond, however narrow
         (-0.01, 0.04, "inconclusive"),
         (0.01, 0.20, "inconclusive"),
         (0.031, 0.20, "fail"),
     ],
 )
 def test_verdicts(low: float, high: float, verdict: CheckVerdict) -> None:
-    assert judge(TPOT, low, high) == verdict
-    assert judge(RATE, -high, -low) == verdict, "of a throughput, less is worse"
+    assert judge(TPOT, (low, high), (low, high)) == verdict
+    assert judge(RATE, (-high, -low), (-high, -low)) == verdict, "of a throughput, less is worse"
+
+
+def test_worse_takes_holms_level_and_within_the_budget_does_not() -> None:
+    assert judge(TPOT, (-0.01, 0.04), (-0.005, 0.02)) == "pass"
+    assert judge(TPOT, (-0.01, 0.04), (0.005, 0.035)) == "inconclusive"
+    assert judge(TPOT, (0.001, 0.04), (0.005, 0.02)) == "warn"
+    assert judge(RATE, (-0.04, 0.01), (-0.02, 0.005)) == "pass"
 
 
 def test_a_budget_of_a_rate_is_a_share_lost() -> None:
-    assert judge(RATE, math.log(0.96), math.log(0.965)) == "fail"
-    assert judge(RATE, math.log(0.971), math.log(0.975)) == "warn"
+    for low, high, verdict in ((0.96, 0.965, "fail"), (0.971, 0.975, "warn")):
+        interval = (math.log(low), math.log(high))
+        assert judge(RATE, interval, interval) == verdict
 
 
 def test_holm_stops_at_the_first_that_is_not_rejected() -> None:
