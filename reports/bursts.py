@@ -9,6 +9,7 @@ the slots were, and in how many separate bursts its slowest requests came. The l
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,32 +19,52 @@ from reports.quantiles import tail_indicator
 
 CALM_SHARE = 0.75  # of the slots in use at the most: below, no queue forms for want of a slot
 BURSTS_SHARE = 0.25  # bursts per value in the tail; independent values come in exp(-1) = 0.37
+WAY_OUT = "measure at a lower rate, or give several runs with other seeds"
 
 
-def rare_bursts(record: RunRecord, times: RequestTimes) -> str | None:
-    """Why rare bursts decide the P99 of TTFT and E2EL of this open-loop run; None where they do not.
+@dataclass(frozen=True)
+class Bursts:
+    """The bursts in which the slowest requests of a loaded run came."""
 
-    Never where at most 75 % of the slots were in use (over HTTP: where no sample saw a request waiting). Otherwise the
+    load: str  # how full the engine was, in words
+    slowest: int  # requests
+    found: int
+    wanted: int  # at least, for a pass
+
+    @property
+    def rare(self) -> bool:
+        return self.found < self.wanted
+
+    @property
+    def reason(self) -> str:
+        return (
+            f"near saturation, where rare bursts decide this latency ({self.load}; its slowest {self.slowest} requests "
+            f"came in {self.found} {'burst' if self.found == 1 else 'bursts'}, at least {self.wanted} are wanted): "
+            f"{WAY_OUT}"
+        )
+
+
+def bursts_of(record: RunRecord, times: RequestTimes) -> Bursts | None:
+    """Those of an open-loop run. None where the load was too low for bursts to decide the P99 of TTFT and E2EL.
+
+    It was where at most 75 % of the slots were in use (over HTTP: where no sample saw a request waiting). Otherwise the
     slowest 2 % of the first tokens, 20 at least, must have come in a quarter as many bursts. A burst ends where as many
     requests in a row are faster as lie between two of the slowest on average.
     """
     load = _queue(record)
-    if load is None:
-        return None
     waits = np.where(np.isnan(times.ttft_sched_ms), np.inf, times.ttft_sched_ms)
-    if waits.shape[0] < 2:
+    if load is None or waits.shape[0] < 2:
         return None
     slowest = np.flatnonzero(tail_indicator(waits, np.sort(waits), math.inf))
     usual_gap = waits.shape[0] // slowest.shape[0]
-    bursts = 1 + int((np.diff(slowest) >= usual_gap).sum())
-    wanted = math.ceil(BURSTS_SHARE * slowest.shape[0])
-    if bursts >= wanted:
-        return None
-    return (
-        f"near saturation, where rare bursts decide this latency ({load}; its slowest {slowest.shape[0]} requests came "
-        f"in {bursts} {'burst' if bursts == 1 else 'bursts'}, at least {wanted} are wanted): measure at a lower rate, "
-        "or give several runs"
-    )
+    found = 1 + int((np.diff(slowest) >= usual_gap).sum())
+    return Bursts(load, slowest.shape[0], found, math.ceil(BURSTS_SHARE * slowest.shape[0]))
+
+
+def rare_bursts(record: RunRecord, times: RequestTimes) -> bool:
+    """Whether rare bursts decide the P99 of TTFT and E2EL of this open-loop run."""
+    bursts = bursts_of(record, times)
+    return bursts is not None and bursts.rare
 
 
 def _queue(record: RunRecord) -> str | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import msgspec
 
+from reports.pooled import pooled_result
 from reports.schema import RunFile, SlaResult
 from reports.sla import RATES, exit_code, failed_and_open, latency_of
 from workloads.errors import ExitCode
@@ -81,6 +82,22 @@ def sla_checks(run: RunFile, scenario: str) -> list[Check]:
         reason = "; ".join(run.validity.reasons)
         return [Check(scenario, "validity", "validity", "fail", "a load that succeeds", reason)]
     return [_sla_check(run, scenario, one) for one in run.sla]
+
+
+def pooled_checks(runs: Sequence[tuple[str, RunFile]]) -> list[Check] | None:
+    """The SLA verdicts of several runs of one setting, by name, each judged on the requests of all. None where they
+    cannot be pooled: another plan is not behind each, or one is not valid or complete."""
+    files = [run for _, run in runs]
+    plans = {run.workload.sha256 for run in files}
+    valid = all(run.validity is not None and run.validity.verdict == "ok" and not run.interrupted for run in files)
+    if len(files) < 2 or len(plans) < len(files) or not valid:
+        return None
+    pooled = [pooled_result(results) for results in zip(*(run.sla for run in files), strict=True)]
+    known = [one for one in pooled if one is not None]
+    if len(known) < len(pooled):
+        return None
+    name = f"{runs[0][0]} and {len(runs) - 1} more of its setting"
+    return [_sla_check(files[0], name, one) for one in known]
 
 
 def _sla_check(run: RunFile, scenario: str, one: SlaResult) -> Check:

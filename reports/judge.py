@@ -20,25 +20,22 @@ from scipy.special import stdtrit
 
 from engines.base import RunRecord
 from engines.request_table import MISSING
-from reports.bursts import rare_bursts
+from reports.bursts import bursts_of
 from reports.counted_values import CountedValues
 from reports.metrics import IN_OPEN_LOOP, BoolArray, RequestTimes
 from reports.quantiles import (
     TAIL_SHARE,
     FloatArray,
-    accepts,
     autocorrelation_time,
     effective_n,
     quantile,
-    refuses,
     tail_effective_n,
     tail_indicator,
-    total_needed,
-    total_to_refuse,
     wilson_interval,
     with_margin,
 )
 from reports.schema import Criteria, SlaResult, Verdict
+from reports.share_test import FAR_TAIL, Violations, share_verdict
 from reports.sla import Sla
 from reports.sla_scope import Scope
 from reports.stages import Stages
@@ -46,7 +43,6 @@ from reports.summary_schema import Goodput, Throughput
 from workloads.rates import NS
 
 BETWEEN_TOKENS = ("tpot_ms", "itl_ms")
-FAR_TAIL = 0.95  # from this quantile on, rare bursts can decide it
 SLICES = 8  # of the window, over which a rate varies
 NOTHING = "nothing was measured"
 
@@ -126,14 +122,6 @@ class Tail(NamedTuple):
     def of(bound: float, quantile: float) -> Tail:
         """For a test of that quantile: twice the share that may be beyond it, if that is more than 2 %."""
         return Tail(bound, max(TAIL_SHARE, min(0.5, 2 * (1 - quantile))))
-
-
-class Violations(NamedTuple):
-    """How many of `total` requests (or gaps) were beyond a bound. n_eff: effective sample size of `total`."""
-
-    total: int
-    beyond: int
-    n_eff: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,41 +257,26 @@ class Judge:
         shares = [n_eff / values.size for values, n_eff in samples if values.size]
         return good, good.shape[0] * min([effective_n(good.astype(float)) / good.shape[0], *shares]), counted
 
-    def _bursts(self, queued: bool) -> str | None:
-        return rare_bursts(self.record, self.times) if queued and self.open_loop else None
-
     def _share(
         self, sla: Sla, metric: str, value: float | None, violated: Violations, p: float, *, queued: bool = False
     ) -> SlaResult:
         """Whether at least a share p has no violation, by the binomial test on the effective sample. queued: what is
         violated contains the queue."""
         n, violations, n_eff = violated
-        confidence = self.criteria.confidence
         if value is None or not 0 < p < 1:  # "all" or "none" holds for this run: no sample can prove it for another
             return self._plain(sla, metric, value, n)
-        done = partial(self._build, sla, metric, value, n, n_eff)
-        total = math.floor(n_eff + 1e-9)
-        scaled = violations * n_eff / n  # rounded against each verdict
-        passing, failing = min(total, math.ceil(scaled - 1e-9)), min(total, math.floor(scaled + 1e-9))
-        unit = "gaps" if metric.endswith("itl_ms") else f"requests {self.scope.words}" if self.scope else "requests"
-        said = f"{violations or 'none'} of {n} {unit} beyond it"
-        if total < n:
-            said += f"; they are correlated, and the effective sample size is {total}"
-        if value > sla.bound if sla.upper else value < sla.bound:
-            if refuses(total, failing, p, confidence):
-                return done("fail", said)
-            to_fail = total_to_refuse(violations / n, p, confidence)
-            said += "; the value is beyond the bound, but that may be chance"
-            if to_fail is None:
-                return done("inconclusive", said)
-            needed = math.ceil(to_fail * n / n_eff - 1e-9)
-            return done("inconclusive", f"{said}: {confidence:.0%} confidence needs about {needed} {unit}", needed)
-        if accepts(total, passing, p, confidence):
-            if p >= FAR_TAIL and (bursts := self._bursts(queued)) is not None:
-                return done("inconclusive", f"{said}; {bursts}")
-            return done("pass", said)
-        needed = math.ceil(total_needed(passing, p, confidence) * n / n_eff - 1e-9)
-        return done("inconclusive", f"{said}; {confidence:.0%} confidence needs at least {needed} {unit}", needed)
+        bursts = bursts_of(self.record, self.times) if queued and self.open_loop and p >= FAR_TAIL else None
+        judged = share_verdict(
+            violated,
+            p,
+            self.criteria.confidence,
+            missed=value > sla.bound if sla.upper else value < sla.bound,
+            unit="gaps" if metric.endswith("itl_ms") else f"requests {self.scope.words}" if self.scope else "requests",
+            bursts=bursts.reason if bursts is not None and bursts.rare else None,
+        )
+        result = self._build(sla, metric, value, n, n_eff, *judged)
+        counted = None if bursts is None else (bursts.found, bursts.wanted)
+        return msgspec.structs.replace(result, violations=violations, bursts=counted)
 
     def _rate(self, sla: Sla, rate: float | None, slas: Sequence[Sla]) -> SlaResult:
         """Passes by this run's value, and fails where the t bound of its slices of time is below the SLA."""

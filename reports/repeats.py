@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from reports.pooled import pooled_result
 from reports.schema import SlaResult, Validity
 from reports.summary_schema import Signals
 from reports.sweep_schema import Point, TenantPoint
@@ -21,8 +22,9 @@ BY_SEVERITY = ("invalid", "overloaded", "client_limited", "ok")
 
 
 def merged_point(runs: Sequence[Point]) -> Point:
-    """A single run as it is; else medians over the runs. An SLA passes if all runs pass it, and fails if half of them
-    fail it; the validity is one that half of the runs have."""
+    """A single run as it is; else medians over the runs. An SLA is judged on all requests of runs with other plans
+    (pooled.py); else it passes if all runs pass it, and fails if half of them fail it. The validity is one that half of
+    the runs have."""
     first = runs[0]
     if len(runs) == 1:
         return first
@@ -35,7 +37,7 @@ def merged_point(runs: Sequence[Point]) -> Point:
         instances={
             name: _signals([one.instances[name] for one in runs if name in one.instances]) for name in first.instances
         },
-        sla=tuple(_sla(results) for results in zip(*(one.sla for one in runs), strict=True)),
+        sla=tuple(_sla(results, _may_pool(runs)) for results in zip(*(one.sla for one in runs), strict=True)),
         validity=_validity([one.validity for one in runs if one.validity is not None]),
         saturated=next(iter(_half([one.saturated for one in runs])), None),
     )
@@ -69,7 +71,15 @@ def _signals(runs: Sequence[Signals]) -> Signals:
     return Signals(**merged, blocked=blocked)
 
 
-def _sla(results: Sequence[SlaResult]) -> SlaResult:
+def _may_pool(runs: Sequence[Point]) -> bool:
+    """Simulated repeats have other plans; on an engine or a server all replay one, and meet the same bursts."""
+    valid = all(one.validity is None or one.validity.verdict == "ok" for one in runs)
+    return valid and all(one.prediction is not None for one in runs)
+
+
+def _sla(results: Sequence[SlaResult], may_pool: bool) -> SlaResult:
+    if may_pool and (pooled := pooled_result(results)) is not None:
+        return pooled
     verdicts = [one.verdict for one in results]
     passed, failed = verdicts.count("pass"), verdicts.count("fail")
     typical = sorted(results, key=lambda one: float("inf") if one.value is None else one.value)[len(results) // 2]

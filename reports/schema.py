@@ -119,6 +119,8 @@ class SlaResult(msgspec.Struct, frozen=True):
     reason: str
     needed: int | None = None  # requests of the run at least, where more could give a verdict
     scope: str | None = None  # "tenant=quiet": judged on these `n` requests alone
+    violations: int | None = None  # of n, beyond the bound, where they are counted
+    bursts: tuple[int, int] | None = None  # in which the slowest requests came, and wanted for a pass; None: calm
 
     @property
     def unmeasured(self) -> bool:

@@ -108,7 +108,7 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes, slas: Se
     judge = Judge(record, times, throughput, header.criteria, pacing.open_loop, record.interrupted, stages=stages)
     latencies = {name: distribution(times.latency(name), times.tail_n(name)) for name in PER_REQUEST}
     latencies["itl_ms"] = counted_distribution(times.gaps_ms, times.tail_n("itl_ms"))
-    bursty = pacing.open_loop and rare_bursts(record, times) is not None
+    bursty = pacing.open_loop and rare_bursts(record, times)
     if bursty:  # an interval would not cover
         for name in WITH_QUEUE:
             latencies[name] = msgspec.structs.replace(latencies[name], p99_ci=None)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from reports.budgets import DEFAULTS, Budget, parse_budgets
-from reports.checks import Check, CheckSummary, sla_checks, summarize_checks
+from reports.checks import Check, CheckSummary, pooled_checks, sla_checks, summarize_checks
 from reports.files import disk, json_bytes, write_whole
 from reports.interop import read_any
 from reports.mlperf import CONFIDENCE, WINDOW_S, expand, is_preset
@@ -51,7 +51,7 @@ def judge(question: Question, outputs: Outputs) -> int:
     judgement = judgement_of(question)
     runs = read_any(question.runs, judgement)
     refuse_missing_parts(runs, judgement)
-    checks = [check for one in runs for check in sla_checks(one.run, one.name)]
+    checks = [check for several in by_setting(runs) for check in checks_of_setting(several)]
     notes = [note for one in runs for note in one.notes]
     if any(map(is_preset, question.sla)):
         notes += [note for one in runs for note in mlperf_notes(one)]
@@ -68,6 +68,22 @@ def judge(question: Question, outputs: Outputs) -> int:
     result = summarize_checks(checks, notes)
     write(result, runs, outputs)
     return result.exit_code
+
+
+def by_setting(runs: Sequence[StoredRun]) -> list[list[StoredRun]]:
+    """The runs of each setting: the same engine, load and criteria; seeds and numbers of requests may differ."""
+    groups: dict[bytes, list[StoredRun]] = {}
+    for one in runs:
+        run = one.run
+        setting = (run.engine, run.workload.spec, run.workload.pacing, run.criteria)
+        groups.setdefault(json_bytes(setting), []).append(one)
+    return list(groups.values())
+
+
+def checks_of_setting(runs: Sequence[StoredRun]) -> list[Check]:
+    """Pooled, or run by run where that is not possible."""
+    pooled = pooled_checks([(one.name, one.run) for one in runs])
+    return [check for one in runs for check in sla_checks(one.run, one.name)] if pooled is None else pooled
 
 
 class Comparison(NamedTuple):

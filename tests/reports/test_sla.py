@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 
 from engines.base import RunRecord
 from engines.ledger import LEDGER
-from reports.bursts import rare_bursts
+from reports.bursts import bursts_of, rare_bursts
 from reports.metrics import LATENCIES, request_times
 from reports.quantiles import accepts, quantile, refuses, total_needed, total_to_refuse
 from reports.schema import SlaResult, Validity
@@ -399,11 +399,14 @@ def test_rare_bursts_near_saturation_are_no_pass_and_have_no_interval(bursts: in
     assert ("rare bursts decide" in far.reason) is rare
     assert (run.summary.latency.ttft_sched_ms.p99_ci is None) is rare
     assert run.summary.latency.tpot_ms.p99_ci is not None
-    assert rare_bursts(made, request_times(made)) is None or "at a lower rate, or give several runs" in far.reason
+    assert rare_bursts(made, request_times(made)) is rare
+    assert ("at a lower rate, or give several runs" in far.reason) is rare
     closed = completed_run(made, header(sla=sla))
     assert closed.sla[0].verdict == "pass", "the queue of a closed loop is bounded"
 
 
 def test_a_load_that_nothing_shows_counts_as_high() -> None:
     made = loaded(10, 64)
-    assert "is not known" in (rare_bursts(replace(made, steps=made.steps[:0]), request_times(made)) or "")
+    found = bursts_of(replace(made, steps=made.steps[:0]), request_times(made))
+    assert found is not None
+    assert "is not known" in found.reason
