@@ -140,6 +140,10 @@ _DEFINITIONS = {
     "throughput.request_per_s": "Completed requests per second of the window.",
     "throughput.output_token_per_s": "Output tokens of completed requests per second of the window.",
     "throughput.total_token_per_s": "Prompt and output tokens of completed requests per second of the window.",
+    "throughput.arrivals_per_s": (
+        "Requests per second that the plan really scheduled, from the first to the last; a plan of 120 requests may be "
+        "a fifth off the rate that was asked for. Null without a rate."
+    ),
     "throughput.steady": (
         "Token events of all requests, and completions, per second between start_s and end_s: from when the number of "
         "streaming requests reaches 90 % of its median to when the last request gets its first token."

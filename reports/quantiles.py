@@ -84,7 +84,7 @@ def tail_effective_n(values: FloatArray, bound: float, share: float = TAIL_SHARE
     present = values[np.isfinite(values)]
     if queued and present.shape[0]:
         tau = max(tau, autocorrelation_time(present))
-    return n / with_margin(tau, n, queued=queued)
+    return float(n / with_margin(tau, n, queued=queued))
 
 
 def with_margin(tau: float, n: int, *, queued: bool) -> float:

@@ -14,7 +14,8 @@ from reports.summary_schema import Signals
 from reports.sweep_schema import Point, TenantPoint
 
 MEDIANS = (
-    "output_token_per_s", "request_per_s", "goodput_per_s", "tokens_per_s_per_user", "p50_ttft_ms", "p99_ttft_ms",
+    "arrivals_per_s", "output_token_per_s", "request_per_s", "goodput_per_s", "tokens_per_s_per_user",
+    "p50_ttft_ms", "p99_ttft_ms",
     "p50_tpot_ms", "p99_tpot_ms", "p99_e2el_ms", "attainment",
 )  # fmt: skip
 OWN = ("p99_ttft_ci_ms", "p99_tpot_ci_ms", "p99_e2el_ci_ms")  # intervals of a single run

@@ -163,7 +163,15 @@ def _throughput(record: RunRecord, times: RequestTimes, pacing: PacingInfo) -> T
         total_token_per_s=(prompts + output) / window_s,
         steady=steady(record, times),
         warmup=warmup(times) if pacing.open_loop or pacing.concurrency is not None else None,
+        arrivals_per_s=_arrivals_per_s(times) if pacing.open_loop else None,
     )
+
+
+def _arrivals_per_s(times: RequestTimes) -> float | None:
+    """Scheduled requests per second, from the first to the last of those that ended: a finite plan realises its rate
+    with the noise of its gaps."""
+    span_s = (int(times.scheduled_ns.max()) - int(times.scheduled_ns.min())) / 1e9
+    return (len(times) - 1) / span_s if span_s > 0 else None
 
 
 def _signals(record: RunRecord, window_s: float) -> Signals:

@@ -50,6 +50,7 @@ class Throughput(msgspec.Struct, frozen=True):
     total_token_per_s: float | None
     steady: Steady | None = None
     warmup: Warmup | None = None  # None: too few requests, or all arrived at once
+    arrivals_per_s: float | None = None  # as the plan realised the rate; None: no rate, or all arrived at once
 
 
 class Distribution(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     config_sha256: str = ""  # by which a resumed sweep recognises a finished point
     mode: str | None = None  # continuous | static; None: that of a server
     rate_per_s: float | None = None  # offered in open loop
+    arrivals_per_s: float | None = None  # as the plan realised that rate
     output_token_per_s: float | None = None
     request_per_s: float | None = None  # completed
     goodput_per_s: float | None = None  # requests within every SLA on a latency; None without one

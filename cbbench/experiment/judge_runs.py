@@ -25,6 +25,7 @@ from reports.stages import Stages
 from reports.stored_runs import Judgement, StoredRun
 from workloads.errors import CbbenchError
 
+RATE_NOISE = 0.01  # of the rate asked for: less is not worth a note
 MACHINE = ("cpu", "cores", "platform")
 
 
@@ -52,7 +53,7 @@ def judge(question: Question, outputs: Outputs) -> int:
     runs = read_any(question.runs, judgement)
     refuse_missing_parts(runs, judgement)
     checks = [check for several in by_setting(runs) for check in checks_of_setting(several)]
-    notes = [note for one in runs for note in one.notes]
+    notes = [note for one in runs for note in (*one.notes, *_arrivals(one))]
     if any(map(is_preset, question.sla)):
         notes += [note for one in runs for note in mlperf_notes(one)]
     if question.baseline:
@@ -68,6 +69,15 @@ def judge(question: Question, outputs: Outputs) -> int:
     result = summarize_checks(checks, notes)
     write(result, runs, outputs)
     return result.exit_code
+
+
+def _arrivals(one: StoredRun) -> list[str]:
+    """The rate that the plan realised, where it is another than asked: it may explain the numbers."""
+    asked = one.run.workload.asked_per_s
+    arrived = one.run.summary.throughput.arrivals_per_s if one.run.summary is not None else None
+    if asked is None or arrived is None or abs(arrived / asked - 1) < RATE_NOISE:
+        return []
+    return [f"{one.name}: {arrived:.4g} requests/s arrived, as its plan realised the rate of {asked:.4g}"]
 
 
 def by_setting(runs: Sequence[StoredRun]) -> list[list[StoredRun]]:

@@ -16,8 +16,8 @@ from reports.reported_run import ReportedRun
 from reports.sweep_schema import Point, SweepFile
 
 POINT_COLUMNS = (
-    "tok/s", "requests/s", "P50 TTFT", "P99 TTFT", "P50 TPOT", "P99 TPOT", "P99 E2EL", "busy", "KV peak", "preempted",
-    "SLA", "limit",
+    "tok/s", "arrived/s", "requests/s", "P50 TTFT", "P99 TTFT", "P50 TPOT", "P99 TPOT", "P99 E2EL", "busy", "KV peak",
+    "preempted", "SLA", "limit",
 )  # fmt: skip
 
 
@@ -122,8 +122,8 @@ def _cells(one: CurvePoint) -> tuple[str, ...]:
     if not one.runs:
         return (*[MISSING] * (len(POINT_COLUMNS) - 2), "failed", MISSING)
     numbers = (
-        point.output_token_per_s, point.request_per_s, point.p50_ttft_ms, point.p99_ttft_ms, point.p50_tpot_ms,
-        point.p99_tpot_ms, point.p99_e2el_ms,
+        point.output_token_per_s, point.arrivals_per_s, point.request_per_s, point.p50_ttft_ms, point.p99_ttft_ms,
+        point.p50_tpot_ms, point.p99_tpot_ms, point.p99_e2el_ms,
     )  # fmt: skip
     return (
         *map(number, numbers), share(signals.device_busy), share(signals.kv_usage_peak), number(signals.preemptions),

@@ -33,6 +33,7 @@ def _waste(name: str) -> Reader:
 SPEED: tuple[tuple[str, Reader], ...] = (
     ("output tok/s", lambda one: one.throughput.output_token_per_s),
     ("output tok/s, steady", lambda one: one.throughput.steady.output_token_per_s if one.throughput.steady else None),
+    ("arrived requests/s", lambda one: one.throughput.arrivals_per_s),
     ("requests/s", lambda one: one.throughput.request_per_s),
     ("duration, s", lambda one: one.throughput.window_s),
 )

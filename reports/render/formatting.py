@@ -47,10 +47,14 @@ def stacked(param: str) -> str:
 
 
 def rates_text(run: RunFile) -> str:
-    """ "12 requests/s offered, 7.6 completed"; in closed loop "7.6 requests/s"."""
-    done = number(run.summary.throughput.request_per_s if run.summary is not None else None)
+    """ "12 requests/s offered, 11.4 arrived, 7.6 completed"; in closed loop "7.6 requests/s"."""
+    speed = run.summary.throughput if run.summary is not None else None
+    done = number(speed.request_per_s if speed is not None else None)
     asked, mean = run.workload.asked_per_s, " on average" if run.workload.pacing.rate_schedule else ""
-    return f"{done} requests/s" if asked is None else f"{number(asked)} requests/s offered{mean}, {done} completed"
+    if asked is None:
+        return f"{done} requests/s"
+    arrived = f", {number(speed.arrivals_per_s)} arrived" if speed is not None and speed.arrivals_per_s else ""
+    return f"{number(asked)} requests/s offered{mean}{arrived}, {done} completed"
 
 
 def counts_text(counts: Requests) -> str:

@@ -35,6 +35,7 @@ COLUMNS = (
     Column("KV peak", lambda one: share(one.point.signals.kv_usage_peak), spare=5),
     Column("preempt", lambda one: number(one.point.signals.preemptions), spare=1),
 )
+ARRIVED = Column("arrived/s", lambda one: number(one.point.arrivals_per_s), spare=10)
 SPREAD = Column("±", lambda one: spread(one, "output_token_per_s"), spare=9)
 GOODPUT = Column("goodput", lambda one: number(one.point.goodput_per_s), spare=8)
 LIMIT = Column("limit", lambda one: one.point.limit or MISSING, spare=7)
@@ -70,6 +71,8 @@ def _columns(sweep: SweepFile) -> list[Column]:
     columns = [COLUMNS[0], *([SPREAD] if spreads - {MISSING} else []), *COLUMNS[1:]]
     if any(one.goodput_per_s is not None for one in sweep.points):
         columns.append(GOODPUT)
+    if any(one.arrivals_per_s is not None for one in sweep.points):
+        columns.insert(0, ARRIVED)
     return [*columns, LIMIT]
 
 

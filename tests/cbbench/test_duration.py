@@ -134,7 +134,8 @@ def test_what_was_asked_stands_beside_what_was_done(cbbench: Call) -> None:
     summary = read_run(Path("cut")).summary
     assert summary is not None
     assert summary.throughput.request_per_s is not None
-    rates = f"12 requests/s offered, {summary.throughput.request_per_s:.4g} completed"
+    assert summary.throughput.arrivals_per_s == pytest.approx(12)
+    rates = f"12 requests/s offered, 12 arrived, {summary.throughput.request_per_s:.4g} completed"
     assert f"{rates} over" in " ".join(outcome.out.split())
     assert "24 of 64 requests sent: 24 completed, 0 failed, 0 cancelled" in outcome.out
     for form in ("md", "html"):

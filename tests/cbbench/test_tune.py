@@ -88,7 +88,8 @@ def test_what_few_requests_suggest_is_tried_with_many(cbbench: Callable[..., Out
     cbbench(*SIMULATED, *few, "--max-num-seqs", 64, "--proof-requests", 3000, "-o", "tuned")
     explored, proved = read_tune(own_folder / "tuned").stages
     assert explored.best.verdict == "unproven"
-    assert (proved.purpose, proved.num_requests) == ("prove", 3000)
+    assert proved.purpose == "prove"
+    assert 2000 < proved.num_requests <= 3000
     assert proved.trials[0].setting == explored.best.setting
     assert proved.trials[0].verdict == "missed"
     assert proved.best.setting.max_num_seqs > 64
@@ -97,7 +98,7 @@ def test_what_few_requests_suggest_is_tried_with_many(cbbench: Callable[..., Out
 def test_where_the_proof_takes_more_than_was_guessed_it_is_tried_once_more(
     cbbench: Callable[..., Outcome], own_folder: Path
 ) -> None:
-    outcome = cbbench(*SIMULATED, "--rate", 6, "--num-requests", 64, *BOUNDS, "-o", "tuned")
+    outcome = cbbench(*SIMULATED, "--rate", 3, "--num-requests", 64, *BOUNDS, "-o", "tuned")
     explored, guessed, again = read_tune(own_folder / "tuned").stages
     assert explored.num_requests < guessed.num_requests < (guessed.best.needed or 0) <= again.num_requests
     assert again.best.verdict == "proven"
@@ -106,7 +107,7 @@ def test_where_the_proof_takes_more_than_was_guessed_it_is_tried_once_more(
 
 @pytest.mark.slow
 def test_the_proof_takes_no_more_than_is_allowed(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
-    cbbench(*SIMULATED, "--rate", 6, "--num-requests", 64, *BOUNDS, "--proof-requests", 1700, "-o", "bounded")
+    cbbench(*SIMULATED, "--rate", 12, "--num-requests", 64, *BOUNDS, "--proof-requests", 1700, "-o", "bounded")
     last = read_tune(own_folder / "bounded").stages[-1]
     assert (last.purpose, last.best.verdict) == ("prove", "unproven"), "more than is allowed would be no proof either"
 
@@ -180,7 +181,7 @@ def test_the_runs_allowed_end_the_search(cbbench: Callable[..., Outcome], own_fo
     (stage,) = read_tune(own_folder / "tuned").stages
     assert len(stage.trials) == 1
     assert "most_runs" in stage.ended
-    assert outcome.code == 3
+    assert outcome.code == 5, "the one setting misses a bound, which 300 requests do not prove"
     assert not stage.advice, "what no setting can do is not known before they are tried"
 
 
