@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from multiprocessing import Pool
 from multiprocessing.pool import Pool as PoolType
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -44,6 +45,7 @@ from workloads.spec import build_plan
 
 CAPACITY_REQUESTS = 6000
 TRUTH_RUNS, TRUTH_REQUESTS, TRUTH_SEED = 8, 150_000, 1_000_000
+ROWS = 3  # index of the launched rows among the arguments of a run on the compiled core
 LATENCIES = ("ttft_ms", "tpot_ms", "e2el_ms")
 BOUNDS = {"truth": 1.0, "1.67 x": 1.67, "10 % inside": 1 / 0.9, "0.6 x": 0.6}
 
@@ -54,8 +56,10 @@ class Engine:
     kv_blocks: int
     slots: int
 
-    def times(self, rate_per_s: float | None, requests: int, seed: int) -> tuple[RequestTimes, StepArray]:
-        """One run: latencies without single gaps, and the ledger."""
+    def times(
+        self, rate_per_s: float | None, requests: int, seed: int, slower: float = 1.0
+    ) -> tuple[RequestTimes, StepArray]:
+        """One run: latencies without single gaps, and the ledger. slower: factor of the time of each step."""
         model = load_step_times(self.step_times)
         config = SchedulerConfig(
             kv_blocks=self.kv_blocks, max_model_len=131_072, max_num_seqs=self.slots, max_num_batched_tokens=8192
@@ -64,12 +68,23 @@ class Engine:
         pacing = Pacing(plan.arrivals_ugap, rate_per_s=rate_per_s)
         tables = model.tables(config.max_num_seqs, config.max_num_batched_tokens)
         run = CompiledCore(config, tables, plan, pacing, model.front_end_ns, BLOCK_STEPS)
+        if slower != 1:
+            run._times = _scaled(run._times, slower)
         steps = np.concatenate([block.steps for block in run.blocks()])
         return _request_times(run._request), steps
 
     def capacity_per_s(self) -> float:
         times, _ = self.times(None, CAPACITY_REQUESTS, TRUTH_SEED)
         return CAPACITY_REQUESTS / (float(times.end_ns.max()) / 1e9)
+
+
+def _scaled(times: tuple[Any, ...], factor: float) -> tuple[Any, ...]:
+    """The terms of the step time of CompiledCore; the fourth is the number of launched rows."""
+    return tuple(one if at == ROWS else _like(one, one * factor) for at, one in enumerate(times))
+
+
+def _like(before: Any, after: Any) -> Any:
+    return after.astype(before.dtype) if isinstance(before, np.ndarray) else type(before)(after)
 
 
 def _request_times(columns: NDArray[np.int64]) -> RequestTimes:

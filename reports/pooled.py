@@ -15,7 +15,7 @@ from scipy.special import stdtrit
 
 from reports.bursts import WAY_OUT
 from reports.schema import SlaResult, Verdict
-from reports.share_test import Violations, share_verdict
+from reports.share_test import FAR_TAIL, Violations, share_verdict
 from reports.sla import Sla, parse_sla
 
 
@@ -52,9 +52,15 @@ def _counted(results: Sequence[SlaResult], values: Sequence[float], sla: Sla, p:
     unit = "gaps" if sla.latency == "itl_ms" else "requests"
     unit += f" of {len(results)} runs"
     counts = Violations(n, beyond, n / tau)
+    why = rare if found < wanted and p >= FAR_TAIL else None
     confidence = results[0].confidence
     judged = share_verdict(
-        counts, p, confidence, missed=beyond > (1 - p) * n, unit=unit, bursts=rare if found < wanted else None
+        counts,
+        p,
+        confidence,
+        missed=beyond > (1 - p) * n,
+        unit=unit,
+        bursts=why,
     )
     return msgspec.structs.replace(
         results[0],

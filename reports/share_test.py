@@ -48,8 +48,11 @@ def share_verdict(
         said += f": {confidence:.0%} confidence needs about {needed} {unit}"
         return ShareVerdict("inconclusive", said, needed)
     if accepts(total, passing, p, confidence):
-        if p >= FAR_TAIL and bursts is not None:
+        if bursts is not None:
             return ShareVerdict("inconclusive", f"{said}; {bursts}")
         return ShareVerdict("pass", said)
     needed = math.ceil(total_needed(passing, p, confidence) * n / n_eff - 1e-9)
-    return ShareVerdict("inconclusive", f"{said}; {confidence:.0%} confidence needs at least {needed} {unit}", needed)
+    said += f"; {confidence:.0%} confidence needs at least {needed} {unit}"
+    if bursts is not None:
+        said += f", and more alone may not do: {bursts}"
+    return ShareVerdict("inconclusive", said, needed)

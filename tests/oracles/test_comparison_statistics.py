@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.oracles.comparison_statistics import METRICS, SLOWER, rates, request_coverage, tail_coverage
+from tests.oracles.comparison_statistics import METRICS, SLOWER, rates, request_coverage, series, tail_coverage
 
 # Three standard deviations of a share near 5 % are 2.1 points in 1,000 repetitions, 4.6 in 200.
 
@@ -18,6 +18,12 @@ def test_a_thing_compared_with_itself_raises_no_alarm() -> None:
 def test_three_percent_of_tpot_are_seen_in_six_pairs() -> None:
     slower = rates(0.5, machine_cv=0.01, slower=SLOWER, budget=0.01, repeats=100)
     assert slower.tpot_worse > 0.9
+
+
+@pytest.mark.parametrize("pairs", [6, 12])
+def test_what_is_beyond_the_budget_is_not_exit_code_0(pairs: int) -> None:
+    """3.8 % more time a step against a budget of 3 %: more pairs do not make it pass."""
+    assert sum(one.exits_0 for one in series(0.5, pairs, machine_cv=0.01, slower=1.038, repeats=60)) <= 1
 
 
 @pytest.mark.slow
