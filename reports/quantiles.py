@@ -26,7 +26,7 @@ TAU_SAMPLE = 1 << 18
 # many, as the few beyond a bound that is met do not show how they cluster.
 TAIL_SHARE = 0.02
 TAIL_VALUES = 20
-# An estimated tau is too small where the run met few clusters; n / (margin * tau) holds what a verdict promises
+# An estimated tau is too small where the run met few clusters; n / (margin * tau) holds what a verdict claims
 # (benchmarks/verdicts.py). By whether the latency contains the queue.
 MARGIN = 1.05
 MARGIN_WITH_QUEUE = 1.25

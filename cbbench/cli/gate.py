@@ -55,7 +55,10 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")] = False,
     **given: Any,
 ) -> int:
-    """Judge stored runs: exit code 0 pass, 3 SLA failed, 4 worse than the baseline, 5 inconclusive, 7 invalid load."""
+    """Judge stored runs: exit code 0 pass, 3 SLA failed, 4 worse than the baseline, 5 inconclusive, 7 invalid load.
+
+    Several runs of one setting with other seeds are judged together.
+    """
     from cbbench.experiment.judge_runs import Outputs, Question, judge
 
     question = Question(

@@ -13,7 +13,7 @@ from benchmarks.verdicts import BOUNDS, LATENCIES, Engine, truth_ms, verdicts
 from engines.simulated.step_time import save_step_times
 
 RUNS = 150
-# Three standard deviations above the shares that are promised: 6.5 % false passes, 2 % false fails.
+# Three standard deviations above the claimed shares: 6.5 % false passes, 2 % false fails.
 FALSE_PASSES, FALSE_FAILS = 0.065 + 0.06, 0.02 + 0.034
 
 
