@@ -90,7 +90,10 @@ class TwoInstances:
 
     def abort(self, index: int) -> Outcome:
         outcome = self.prefill.abort(index)
-        return outcome if outcome.finished else self.decode.abort(index)
+        if not outcome.finished:
+            outcome = self.decode.abort(index)
+            self._ended_at_decode(outcome)
+        return outcome
 
     def launch(self, now_ns: int) -> bool:
         """Launch all steps of both that can be, and start the transfers of requests that were admitted to decode."""
@@ -121,9 +124,12 @@ class TwoInstances:
                     yield outcome, end_ns
                 case _:
                     outcome, end_ns = self.decode.collect_step(clock)
-                    for request in outcome.finished:
-                        self.prefill.scheduler.ended_elsewhere(request)
+                    self._ended_at_decode(outcome)
                     yield outcome, end_ns
+
+    def _ended_at_decode(self, outcome: Outcome) -> None:
+        for request in outcome.finished:
+            self.prefill.scheduler.ended_elsewhere(request)
 
     def _ends(self) -> list[tuple[int, int]]:
         """When what is under way ends, and which of the three it is, the earliest first."""

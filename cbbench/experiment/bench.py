@@ -86,8 +86,10 @@ class Bench:
 
     def engine(self, settings: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
         """An engine with these settings, and its entry in run.json."""
-        if strangers := {one.tenant for one in settings.scheduler.quota} - set(plan.tenants):
-            raise CbbenchError("quota", f"{min(strangers)}: no such tenant; the workload has {', '.join(plan.tenants)}")
+        for field in ("quota", "tenant_weight"):
+            if strangers := {one.tenant for one in settings.get(field)} - set(plan.tenants):
+                known = ", ".join(plan.tenants)
+                raise CbbenchError(field, f"{min(strangers)}: no such tenant; the workload has {known}")
         return self.factory.engine(settings, plan)
 
 

@@ -10,9 +10,9 @@ from msgspec import Meta, Struct
 from cbbench.settings.facts import OURS, SIMULATED, setting
 
 if TYPE_CHECKING:
-    from cbbench.settings.values import PromptBuckets, TenantQuota
+    from cbbench.settings.values import PromptBuckets, TenantQuota, TenantWeight
 else:
-    PromptBuckets = TenantQuota = object  # their module loads NumPy
+    PromptBuckets = TenantQuota = TenantWeight = object  # their module loads NumPy
 
 _of_scheduler = partial(setting, panel="Scheduler", engines=OURS, served=True)
 _of_order = partial(setting, panel="Order and fairness", engines=OURS, served=True)
@@ -187,6 +187,22 @@ class SchedulerSettings(Struct, frozen=True, kw_only=True):
                 unswept="is a list of limits; sweep it with one `cbbench run` for each",
                 given=list[str],
                 parse="cbbench.settings.values:parse_quotas",
+            ),
+        ),
+    ] = ()
+
+    tenant_weight: Annotated[
+        tuple[TenantWeight, ...],
+        Meta(
+            description="With `order` fair: a tenant's share against the others', as in a:2; repeat for more tenants. "
+            "Default: 1 for each.",
+            extra=_of_order(
+                "TENANT:W",
+                needs={"order": "fair"},
+                unswept="is a list of weights; sweep it with one `cbbench run` for each",
+                hashed="if-set",
+                given=list[str],
+                parse="cbbench.settings.values:parse_weights",
             ),
         ),
     ] = ()

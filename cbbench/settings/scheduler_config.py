@@ -35,4 +35,5 @@ def scheduler_config(
         swap_blocks=chosen.swap_blocks or (kv_blocks if chosen.on_kv_pressure == "swap" else 0),
         prefix_caching=chosen.prefix_caching,
         quotas={one.tenant: one.limits for one in chosen.quota},
+        tenant_weights={one.tenant: one.weight for one in chosen.tenant_weight},
     )

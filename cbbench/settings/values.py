@@ -55,6 +55,13 @@ class TenantQuota(FromText, frozen=True):
         return tenant + colon + limits.replace("max-num-seqs", OLD_SLOT_LIMIT).replace("max_num_seqs", OLD_SLOT_LIMIT)
 
 
+class TenantWeight(FromText, frozen=True):
+    """A tenant of weight 2 gets twice the service of one of weight 1, while both have work."""
+
+    tenant: str
+    weight: float
+
+
 class _Limits(msgspec.Struct, forbid_unknown_fields=True):
     max_num_seqs: AtLeastOne | None = None
     kv_blocks: AtLeastOne | None = None
@@ -87,6 +94,20 @@ def parse_quotas(texts: Sequence[str]) -> tuple[TenantQuota, ...]:
             ) from None
         quotas[tenant] = TenantQuota(text, tenant, Quota(given.max_num_seqs, given.kv_blocks, given.tokens_per_s))
     return tuple(quotas.values())
+
+
+def parse_weights(texts: Sequence[str]) -> tuple[TenantWeight, ...]:
+    """Of "a:2", one text a tenant."""
+    weights: dict[str, TenantWeight] = {}
+    for text in texts:
+        tenant, _, weight = text.rpartition(":")
+        try:
+            if not tenant or tenant in weights or not 1e-6 <= float(weight) <= 1e6:
+                raise ValueError(text)
+        except ValueError:
+            raise ValueError(f"want TENANT:W once a tenant, W from 1e-6 to 1e6, got {text!r}") from None
+        weights[tenant] = TenantWeight(text, tenant, float(weight))
+    return tuple(weights.values())
 
 
 def parse_headers(texts: Sequence[str]) -> tuple[Header, ...]:

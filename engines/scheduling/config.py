@@ -96,6 +96,8 @@ class SchedulerConfig:
             raise CbbenchError("max_prompt_chunk", "means nothing with `chunked_prefill` off; drop one of them")
         if self.preempt_for_priority and self.order != "priority":
             raise CbbenchError("preempt_for_priority", f"needs `order` priority, got `order` {self.order}")
+        if self.tenant_weights and self.order != "fair":
+            raise CbbenchError("tenant_weight", f"needs `order` fair, got `order` {self.order}")
         self._check_implied_admission()
 
     def _check_implied_admission(self) -> None:

@@ -124,7 +124,7 @@ class Request:
         self.output_tokens = 0  # delivered
         self.output_limit = max_output_tokens  # of the instance it is at: a prefill instance makes one token
         self.pending = 0  # being sampled by a launched step
-        self.computed_peak = 0  # positions below it were computed once already; computing them again is waste
+        self.computed_peak = 0  # positions below it were computed in an earlier stint; computing them again is waste
         self.host_blocks: list[int] = []  # where its KV is while it is swapped out, or at the instance it comes from
         self.swapped_positions = 0  # how many positions those hold
         self.resumes_first = False  # swapped out under pressure: admitted before all that hold no KV
@@ -159,6 +159,15 @@ class Request:
     def fresh(self) -> bool:
         """It was never admitted."""
         return self.preemptions == 0 and self.output_tokens == 0
+
+    @property
+    def used_tokens(self) -> int:
+        """Prompt and output tokens that an ended request has cost; of one that ended before its first token, the part
+        of its prompt that was in KV."""
+        prompt = self.prompt_tokens
+        if not self.output_tokens:
+            prompt = min(prompt, max(self.computed_peak, self.swapped_positions))
+        return prompt + self.output_tokens
 
     @property
     def finished(self) -> bool:

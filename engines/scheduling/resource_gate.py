@@ -7,7 +7,7 @@ is. So no priority and no mode can overcommit the engine or pass a quota.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engines.ledger import Blocked
@@ -135,6 +135,10 @@ class ResourceGate:
         self._kv.release(slot, int(self._slots.last_step[slot]), collected)
         self._slots.release(slot, collected)
 
+    def settle(self, request: Request) -> None:
+        """The request has ended, here or where it was handed over to: its tenant pays the tokens that it has used."""
+        self._quotas.settle(request)
+
     def grow(self, slots: IntArray, ends: IntArray) -> None:
         """Take the blocks a step needs. The scheduler has made room; asking for more than there is, is a bug there."""
         self._kv.grow(slots, ends)
@@ -164,15 +168,16 @@ class _Account:
     kv_blocks: int = 0
     tokens: float = 0.0
     at_ns: int = 0
+    charged: dict[int, int] = field(default_factory=dict)  # tokens, by index, of admitted requests that have not ended
 
 
 UNLIMITED = Quota()
 
 
 class Quotas:
-    """Tokens per second are a debt account: admission charges prompt + largest output, the account recovers at the
-    tenant's rate up to one second's worth, and a tenant in debt is not admitted. So any request can run, and the rate
-    holds."""
+    """Tokens per second are a debt account: admission charges prompt + largest output, the end of the request gives
+    back what it has not used, the account recovers at the tenant's rate up to one second's worth, and a tenant in debt
+    is not admitted. So any request can run, and the rate holds."""
 
     def __init__(self, by_tenant: Mapping[str, Quota] | None = None) -> None:
         self._quota = dict(by_tenant or {})
@@ -214,12 +219,21 @@ class Quotas:
             account.slots += 1
             account.kv_blocks += blocks
             if request.fresh:
-                account.tokens -= request.prompt_tokens + request.max_output_tokens
+                charged = request.prompt_tokens + request.max_output_tokens
+                account.tokens -= charged
+                account.charged[request.index] = charged
 
     def released(self, request: Request, blocks: int) -> None:
         if (account := self._accounts.get(request.tenant)) is not None:
             account.slots -= 1
             account.kv_blocks -= blocks
+
+    def settle(self, request: Request) -> None:
+        """As ResourceGate.settle. Nothing was charged where it was never admitted, or where another instance did it."""
+        if (account := self._accounts.get(request.tenant)) is not None:
+            charged = account.charged.pop(request.index, None)
+            if charged is not None:
+                account.tokens += charged - request.used_tokens
 
     @staticmethod
     def _recover(account: _Account, tokens_per_s: float, now_ns: int) -> None:

@@ -80,7 +80,8 @@ class Scheduler:
         self.waiting.add(request)
 
     def ended_elsewhere(self, request: Request) -> None:
-        """A request that was handed over has ended; some orders learn from output lengths."""
+        """A request that was handed over has ended: what it was charged here is settled, and some orders learn."""
+        self.gate.settle(request)
         self.policies.order.ended(request)
 
     def abort(self, index: int) -> Outcome:
@@ -103,6 +104,7 @@ class Scheduler:
             self.running.forget_swapped(request)
         elif state is State.RUNNING:
             self.running.finish(request, holds=self.policies.batching.holds)
+        self.gate.settle(request)
         self.policies.order.ended(request)
         del self._live[request.index]
 

@@ -153,6 +153,12 @@ def test_version(cbbench: Call) -> None:
         (["--quota", "default:max-num-seqs=1,max-num-seqs=2"], ["--quota", "once"]),
         (["--quota", "default:max-num-seqs=1", "--quota", "default:max-num-seqs=2"], ["--quota", "once"]),
         (["--quota", "b:max-num-seqs=1"], ["--quota: b", "no such tenant", "default"]),
+        (["--tenant-weight", "default:2"], ["--tenant-weight", "needs --order fair"]),
+        (["--order", "fair", "--tenant-weight", "b:2"], ["--tenant-weight: b", "no such tenant", "default"]),
+        (["--order", "fair", "--tenant-weight", "default:0"], ["--tenant-weight", "TENANT:W", "default:0"]),
+        (["--order", "fair", "--tenant-weight", "default"], ["--tenant-weight", "TENANT:W"]),
+        (["--order", "fair", "--tenant-weight", "default:nan"], ["--tenant-weight", "TENANT:W"]),
+        (["--order", "fair", "--tenant-weight", "default:1", "--tenant-weight", "default:2"], ["once a tenant"]),
         (["--max-model-len", "99999999"], ["--max-model-len", "131072"]),
         (["--sla", "p100_ttft_ms<=20"], ["p100", "p99"]),
         (

@@ -162,6 +162,7 @@ def example_of(name: str) -> object:
     one = RunSettings.all()[name]
     special = {
         "quota": ["a:kv-blocks=1"],
+        "tenant_weight": ["a:2"],
         "header": ["X-A: b"],
         "extra_body": "{}",
         "prompt_buckets": "8",

@@ -66,3 +66,15 @@ def test_a_sweep_is_not_judged_anew_by_a_tenant_that_is_not_there(cbbench: Call)
     before = Path("out/order-fcfs/run.json").read_bytes()
     assert cbbench(*asked, "--sla", "p99_ttft_ms[tenant=loud]<=500").code == 2
     assert Path("out/order-fcfs/run.json").read_bytes() == before
+
+
+def test_a_weight_gives_a_tenant_a_larger_share(cbbench: Call) -> None:
+    equals = (*SIMULATED, "--workload", "prompt=fixed(64);output=fixed(32)", "--tenants", "a;b", "--num-requests", 200)
+    overloaded = (*equals, "--max-num-seqs", 8, "--rate", 500, "--order", "fair")
+    assert cbbench("run", *overloaded, "-o", "equal").code == 0
+    assert cbbench("run", *overloaded, "--tenant-weight", "a:4", "-o", "weighted").code == 0
+    equal, weighted = (
+        json.loads(Path(f"{out}/run.json").read_text())["summary"]["by_tenant"] for out in ("equal", "weighted")
+    )
+    assert weighted["a"]["latency"]["ttft_ms"]["mean"] < 0.7 * equal["a"]["latency"]["ttft_ms"]["mean"]
+    assert weighted["b"]["latency"]["ttft_ms"]["mean"] > 1.1 * equal["b"]["latency"]["ttft_ms"]["mean"]

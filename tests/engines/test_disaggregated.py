@@ -11,14 +11,16 @@ import pytest
 from numpy.typing import NDArray
 
 from engines.base import Observer, RunRecord, SilentObserver
+from engines.disaggregated import TimedInstance, TwoInstances
 from engines.ledger import StepArray
 from engines.loop import VirtualClock
 from engines.request_table import RequestRow
 from engines.scheduling.config import DisaggregatedConfig, SchedulerConfig
+from engines.scheduling.request import Request
 from engines.scheduling.resource_gate import Quota
 from engines.simulated.cost import CostExecutor
 from engines.simulated.data_sheet import Deployment, step_times_of
-from engines.simulated.disaggregated import SimulatedDisaggregatedEngine
+from engines.simulated.disaggregated import SimulatedDisaggregatedEngine, TimedLink
 from engines.simulated.hardware import find_hardware
 from engines.simulated.shapes import find_shape
 from engines.simulated.step_time import DecodeTerms, FittedStepTimes, GapTerms, MixedTerms, Origin
@@ -212,6 +214,27 @@ def test_a_tenant_pays_its_tokens_once() -> None:
     record = run(pair(prefill, decode), [(20, 30), (80, 1), (20, 30)])
     assert events_ms(record, 2)[0] == 313
     assert events_ms(record, 2)[1] < 313 + 10 + 2 * 12
+
+
+@pytest.mark.parametrize("at_step", [2, 4])
+def test_a_tenant_is_refunded_where_its_request_ends_at_the_other_instance(at_step: int) -> None:
+    """Charged 20 + 180 when its prompt was admitted; aborted while its KV is sent, or after two steps of decoding."""
+    engine = pair({"quotas": {"default": Quota(tokens_per_s=100.0)}}, {}, STEP_TIMES)
+    clock = VirtualClock()
+    prefill, decode = (TimedInstance(one, CostExecutor(STEP_TIMES, clock)) for one in engine.config.build())
+    two = TwoInstances(prefill, decode, TimedLink(engine.block_ns, clock))
+    account = prefill.scheduler.gate._quotas._accounts["default"]
+    request = Request(0, 20, 180)
+    two.submit(request, 0)
+    while request.output_tokens < at_step - 1:
+        two.launch(clock.now_ns())
+        assert account.charged in ({0: 200}, {})
+        list(two.collect(clock, lambda: 10**18))
+    two.launch(clock.now_ns())
+    assert (account.tokens, account.charged) == (-100.0, {0: 200})
+    two.abort(0)
+    assert (account.tokens, account.charged) == (100.0 - request.used_tokens, {})
+    assert request.used_tokens == 20 + at_step - 1
 
 
 def test_a_tenant_keeps_to_its_slots_in_each_instance() -> None:

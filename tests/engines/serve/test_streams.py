@@ -111,6 +111,18 @@ def test_sixteen_streams_at_once_each_get_their_own(settings: dict[str, Any]) ->
         assert server.metric("vllm:kv_cache_usage_perc") == 0
 
 
+def test_a_token_quota_pays_what_was_used_where_a_stop_string_or_the_client_ends_it() -> None:
+    """3 + 400 tokens asked of 20 a second: settled as asked, each would wait 18 s and more for the one before."""
+    asked = {"prompt": "abc", "max_tokens": 400, "user": "u"}
+    with echoing(step_s=0.01, quotas={"u": Quota(tokens_per_s=20.0)}) as (server, _):
+        for _ in range(2):
+            assert server.complete(**asked, stop="c")["text"] == "ab"
+        assert eventually(lambda: server.metric("vllm:num_requests_running") == 0)
+        account = server.server.engine._instance.scheduler.gate._quotas._accounts["u"]
+        assert account.charged == {}
+        assert account.tokens > -100, "a stop string is seen when the engine is some tokens further"
+
+
 def test_a_slow_reader_holds_no_request_up() -> None:
     """It does not read at all; its tokens wait in memory, and the engine and the others go on."""
     with echoing(max_model_len=4096, kv_blocks=512) as (server, _):
