@@ -51,6 +51,16 @@ class ScrapeReport(msgspec.Struct, frozen=True):
     prefixes_shared: bool  # by requests of the plan, so that hits are to be expected
 
 
+# Finish reasons of an answer that is whole: those of the OpenAI API, and what TGI, SGLang and gateways to other APIs
+# pass on. With any other one, an answer shorter than planned is a failure.
+WHOLE_REASONS = frozenset(
+    (
+        "stop", "length", "tool_calls", "function_call", "eos_token", "stop_sequence", "end_turn", "max_tokens",
+        "tool_use", "eos",
+    )
+)  # fmt: skip
+
+
 class ClientReport(msgspec.Struct, frozen=True):
     """How well a load client did its own work. None is what could not be measured."""
 
@@ -72,6 +82,7 @@ class ClientReport(msgspec.Struct, frozen=True):
     scrape: ScrapeReport | None = None  # None: not asked for
     core_wait_s: float | None = None  # ready to run, but other work on the machine had the cores; not part of cpu_s
     prompt_guessed_share: float | None = None  # of the completed requests: prompts estimated, not counted
+    finish_reasons: dict[str, int] = {}  # as the server sent them -> requests, of those that completed or failed
 
 
 class GpuSample(msgspec.Struct, frozen=True):

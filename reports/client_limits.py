@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engines.base import ClientReport, ScrapeReport
+from engines.base import WHOLE_REASONS, ClientReport, ScrapeReport
 from reports.metrics import RequestTimes
 
 SEND_LAG_MS = 1.0  # P99; or SEND_LAG_OF_TTFT of the median TTFT, if that is more
@@ -63,6 +63,10 @@ def client_notes(client: ClientReport) -> tuple[str, ...]:
         notes.append(
             f"{client.short_answer_share:.1%} of the outputs were shorter than requested: the server stops early"
         )
+    odd = {reason: count for reason, count in client.finish_reasons.items() if reason.lower() not in WHOLE_REASONS}
+    if odd:
+        listed = ", ".join(f"{reason}: {count}" for reason, count in odd.items())
+        notes.append(f"finish reasons that do not say that an answer is whole: {listed}")
     if client.core_wait_s is not None and client.core_wait_s > max(client.cpu_s, NOTED_CORE_WAIT_S):
         notes.append(
             f"the client used a core for {client.cpu_s:.2f} s and waited {client.core_wait_s:.2f} s for one: "

@@ -135,7 +135,10 @@ def definitions() -> dict[str, str]:
 
 
 _DEFINITIONS = {
-    "requests": "planned: in the workload; sent: handed to the engine; errors: failed requests by finish reason.",
+    "requests": (
+        "planned: in the workload; sent: handed to the engine; errors: failed requests by finish reason; messages: by "
+        "what their error said, where those that differ only in ids or times count as one."
+    ),
     "throughput.window_s": "From the first scheduled time to the last end of a request.",
     "throughput.request_per_s": "Completed requests per second of the window.",
     "throughput.output_token_per_s": "Output tokens of completed requests per second of the window.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
@@ -41,6 +42,9 @@ from reports.validity import supported, validity, validity_of_part
 from reports.warmup import warmup
 
 MOST_ERRORS = 20  # kinds of error listed; a message that contains a number makes many kinds
+MOST_MESSAGES = 10
+MESSAGE_CHARS = 300
+VARIES = re.compile(r"(?=[\w-]*\d)[\w-]{8,}|\d{4,}|\d+\.\d+")  # ids, times: in messages that are the same but for them
 
 
 def summarize(record: RunRecord, header: RunFile) -> Summary:
@@ -147,7 +151,20 @@ def _requests(record: RunRecord, times: RequestTimes) -> Requests:
         failed=int(times.failed.sum()),
         cancelled=int(times.cancelled.sum()),
         errors=dict(errors.most_common(MOST_ERRORS)),
+        messages=_messages(Counter(messages[message[at]] or "" for at in failed.tolist())),
     )
+
+
+def _messages(counts: Mapping[str, int]) -> dict[str, int]:
+    """Distinct messages, the most frequent first. Those that differ in ids or times alone count as the first of
+    them."""
+    shown: dict[str, str] = {}
+    merged: Counter[str] = Counter()
+    for message, count in counts.items():
+        line = " ".join(message.split())[:MESSAGE_CHARS]
+        if line:
+            merged[shown.setdefault(VARIES.sub("#", line), line)] += count
+    return dict(merged.most_common(MOST_MESSAGES))
 
 
 def _throughput(record: RunRecord, times: RequestTimes, pacing: PacingInfo) -> Throughput:

@@ -18,6 +18,7 @@ class Requests(msgspec.Struct, frozen=True):
     failed: int  # rejected ones too
     cancelled: int
     errors: dict[str, int] = {}  # of failed requests: their finish_reason or error -> how many
+    messages: dict[str, int] = {}  # of failed requests: what the error said -> how many; ids and numbers may differ
 
     @property
     def ended(self) -> int:

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from engines.base import WHOLE_REASONS
 from engines.remote.sse import SseEvent, SseParser
 
 FailureKind = Literal[
@@ -43,8 +44,9 @@ class StreamedAnswer:
     `empty_ns`, and become token events if the server's token count shows that they are tokens.
     """
 
-    def __init__(self, interpret: Interpret) -> None:
+    def __init__(self, interpret: Interpret, planned_tokens: int = 0) -> None:
         self._interpret = interpret
+        self._planned_tokens = planned_tokens  # of the output; 0: not known
         self._sse: SseParser | None = None
         self._body = b""
         self._refusal: Failure | None = None  # for its status or headers
@@ -113,7 +115,14 @@ class StreamedAnswer:
             return broken or Failure("truncated", "the stream ended without [DONE] or a finish_reason")
         if not self.token_ns:
             return Failure("empty", f"no token in the answer ({self.output_tokens or 0} by its usage)")
+        reason = self.finish_reason
+        if reason is not None and reason.lower() not in WHOLE_REASONS and self._short:
+            return Failure("stream_error", f"finish_reason: {reason}, before the planned number of tokens")
         return None
+
+    @property
+    def _short(self) -> bool:
+        return (self.output_tokens or len(self.token_ns)) < self._planned_tokens
 
     def gaps_us(self) -> NDArray[np.uint32]:
         """Time from the token event before, 0 for the first, [token events]. Rounding errors do not add up."""

@@ -24,6 +24,8 @@ def core_wait_ns() -> int | None:
         return None
 
 
+MOST_REASONS = 32  # finish reasons that are told apart
+
 _PER_OCTAVE = 16  # buckets, so a value is known to 4.4 %
 _OCTAVES = 45  # up to 9 hours in ns
 
@@ -82,6 +84,13 @@ class ClientStats(msgspec.Struct):
     prompts_guessed: int = 0  # of completed requests whose prompt tokens neither the plan nor the server counted
     answers: int = 0  # completed requests
     short_answers: int = 0  # with fewer output tokens than planned
+    finish_reasons: dict[str, int] = {}  # as the server sent them, of completed and failed requests
+
+    def count_reason(self, reason: str, count: int = 1) -> None:
+        """A reason beyond the first MOST_REASONS counts as "other": a server may send a text of its own each time."""
+        known = reason in self.finish_reasons or len(self.finish_reasons) < MOST_REASONS
+        name = reason if known else "other"
+        self.finish_reasons[name] = self.finish_reasons.get(name, 0) + count
 
     def count_sent(self, scheduled_ns: int, ready_ns: int, sent_ns: int) -> None:
         self.sent += 1
@@ -95,6 +104,8 @@ class ClientStats(msgspec.Struct):
             getattr(self, name).merge(getattr(other, name))
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        for reason, count in other.finish_reasons.items():
+            self.count_reason(reason, count)
         unknown = self.core_wait_ns is None or other.core_wait_ns is None
         self.core_wait_ns = None if unknown else (self.core_wait_ns or 0) + (other.core_wait_ns or 0)
         self.wall_ns = max(self.wall_ns, other.wall_ns)
@@ -121,6 +132,7 @@ class ClientStats(msgspec.Struct):
             prompt_guessed_share=_share(self.prompts_guessed, self.answers) if self.prompts_guessed else None,
             short_answer_share=_share(self.short_answers, self.answers),
             workers=workers,
+            finish_reasons=dict(sorted(self.finish_reasons.items(), key=lambda item: -item[1])),
         )
 
 

@@ -135,7 +135,7 @@ class Dispatcher:
                 scheduled_ns=self._zero_ns + due.scheduled_ns,
                 ready_ns=self._zero_ns + due.sent_ns,
                 taken_ns=now_ns,
-                answer=StreamedAnswer(self._interpret),
+                answer=StreamedAnswer(self._interpret, self._load.recorder.planned_tokens(due.index)),
             )
             self._waiting.append(exchange)
         self._update_next_due()

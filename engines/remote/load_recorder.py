@@ -80,6 +80,10 @@ class LoadRecorder:
     def stopping(self) -> bool:
         return self._observer.stopping
 
+    def planned_tokens(self, index: int) -> int:
+        """Output tokens that request `index` asks for."""
+        return int(self._plan.output_tokens[index])
+
     def ended(self, exchange: Exchange, failure: Failure | None, end_ns: int, *, cancelled: bool = False) -> None:
         answer = exchange.answer
         status: Status = "cancelled" if cancelled else "failed" if failure else "completed"
@@ -161,6 +165,8 @@ class LoadRecorder:
             stats.prompts_counted += 1
             stats.prompts_mismatched += over != 0
             stats.prompt_tokens_over += over
+        if answer.finish_reason is not None and row.status != "cancelled":
+            stats.count_reason(answer.finish_reason)
         if row.status == "completed":
             stats.answers += 1
             stats.short_answers += row.output_tokens < int(self._plan.output_tokens[row.i])

@@ -11,8 +11,9 @@ from engines.remote.answer import StreamedAnswer
 from engines.remote.config import RemoteConfig
 from engines.remote.sse import SseEvent
 
-# Finish reasons of requests that the server gave up.
+# Finish reasons of requests that the server gave up, however long their answers are.
 ABANDONED = ("error", "abort")
+MOST_REASON_CHARS = 64
 
 
 class RequestSpec(msgspec.Struct, frozen=True):
@@ -121,7 +122,7 @@ def _choice(answer: StreamedAnswer, choice: _Choice, at_ns: int) -> None:
     elif delta is None or not delta.role:  # the chunk that only opens the message comes before any token
         answer.empty_ns.append(at_ns)
     if choice.finish_reason:
-        answer.finish_reason = str(choice.finish_reason)
+        answer.finish_reason = str(choice.finish_reason)[:MOST_REASON_CHARS]
         if answer.finish_reason in ABANDONED:
             answer.fail(f"finish_reason: {answer.finish_reason}")
 

@@ -66,6 +66,9 @@ def result_blocks(one: ReportedRun) -> list[Block]:
     if counts.errors:
         rows = [(error, f"{count:,}") for error, count in counts.errors.items()]
         blocks.append(Table(("why requests failed", "requests"), rows))
+    said = [(message, f"{count:,}") for message, count in counts.messages.items() if message not in counts.errors]
+    if said:
+        blocks.append(Table(("what the error said", "requests"), said))
     return blocks
 
 

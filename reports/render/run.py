@@ -21,6 +21,7 @@ from reports.summary_schema import Distribution, Signals, Summary
 
 __all__ = ["run_view", "side_by_side"]
 
+SHOWN_MESSAGES = 5  # of failed requests
 ALIKE = 0.005  # latencies nearer than this are shown once
 
 
@@ -111,6 +112,9 @@ def throughput_text(run: RunFile) -> Text:
     if counts.errors:
         listed = ", ".join(f"{reason}: {count}" for reason, count in list(counts.errors.items())[:5])
         text.append(f" ({listed})", style="red")
+    for message, count in list(counts.messages.items())[:SHOWN_MESSAGES]:
+        if message not in counts.errors:
+            text.append(f"\n  {count:,} x {message}", style="red")
     if run.summary.goodput.request_per_s is not None:
         goodput = run.summary.goodput
         text.append(f"\n{number(goodput.request_per_s)} requests/s within the SLA ({share(goodput.attainment)}")

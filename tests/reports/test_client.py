@@ -78,3 +78,10 @@ def test_the_verdict_is_client_limited_unless_something_worse_is_true() -> None:
     assert any("20.0% of the prompts" in reason for reason in judged.reasons)
     nothing = request_times(ttft_record([], failed=5))
     assert validity(nothing, max_failure_rate=0.01, open_loop=False, client=busy).verdict == "invalid"
+
+
+def test_a_finish_reason_that_is_not_an_answers_is_noted() -> None:
+    assert client_notes(msgspec.structs.replace(GOOD, finish_reasons={"stop": 9, "length": 1})) == ()
+    (note,) = client_notes(msgspec.structs.replace(GOOD, finish_reasons={"stop": 36, "timeout": 4}))
+    assert "timeout: 4" in note
+    assert "stop" not in note

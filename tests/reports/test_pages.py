@@ -147,6 +147,13 @@ def test_a_run_over_http_has_no_slots() -> None:
     assert not names & {"device-busy-over-time", "slots-by-step", "launched-tokens"}
 
 
+def test_a_run_says_why_requests_failed() -> None:
+    failed = row(1, [], end_ms=1.0, status="failed", finish_reason="http_4xx", error="HTTP 429: rate limit reached")
+    text = texts(run_report(one_run(record([row(0, [30, 40]), failed]))))
+    assert "http_4xx" in text
+    assert "HTTP 429: rate limit reached" in text
+
+
 def test_tenants_have_a_table() -> None:
     made = record([row(0, [10, 20], tenant="a"), row(1, [40, 60], tenant="b", preemptions=2), row(2, [5], tenant="b")])
     section = next(one for one in run_report(one_run(made)).sections if one.title.startswith("Tenants"))

@@ -319,3 +319,13 @@ def test_a_prediction_is_called_one_wherever_it_is_shown() -> None:
     for view in (run_view(simulated), side_by_side([run, simulated]), sweep_view(swept)):
         assert label in shown(view)
     assert "predicted" not in shown(run_view(run))
+
+
+def test_failures_say_why_in_the_servers_words() -> None:
+    failed = [
+        row(i, [], end_ms=1.0, status="failed", finish_reason="http_4xx", error="HTTP 429: rate limit reached: 3 RPM")
+        for i in range(3)
+    ]
+    text = shown(run_view(completed_run(record([*failed, row(3, [30, 40])]), header())))
+    assert "http_4xx: 3" in text
+    assert "3 x HTTP 429: rate limit reached: 3 RPM" in text

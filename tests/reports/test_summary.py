@@ -188,3 +188,14 @@ def test_an_interrupt_is_noted() -> None:
     made = record([row(0, [1, 2])], interrupted=True)
     assert verdict(made)[0] == "ok"
     assert "interrupted" in verdict(made)[1]
+
+
+def test_distinct_messages_of_failures_are_counted() -> None:
+    """What they say differs in an id alone, so it counts as one; the kinds are counted beside them."""
+    said = [f"HTTP 429: rate limit, request req-{i:08x}9" for i in range(3)] + ["HTTP 400: no such model"]
+    failed = [
+        row(i, [], end_ms=1.0, status="failed", finish_reason="http_4xx", error=why) for i, why in enumerate(said)
+    ]
+    requests = summarize(record([*failed, row(4, [30, 40])]), header()).requests
+    assert requests.errors == {"http_4xx": 4}
+    assert requests.messages == {said[0]: 3, said[3]: 1}
