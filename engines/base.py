@@ -82,6 +82,10 @@ class ClientReport(msgspec.Struct, frozen=True):
     scrape: ScrapeReport | None = None  # None: not asked for
     core_wait_s: float | None = None  # ready to run, but other work on the machine had the cores; not part of cpu_s
     prompt_guessed_share: float | None = None  # of the completed requests: prompts estimated, not counted
+    usage_below_events_share: float | None = None  # of the completed requests: more token events than tokens by usage
+    usage_implausible_share: float | None = None  # of the completed requests: a count in usage that no model reaches
+    unseen_answer_share: float | None = None  # of the completed requests: most of their tokens came in no event
+    unseen_token_share: float | None = None  # of the output tokens by usage: they came in no event of their own
     finish_reasons: dict[str, int] = {}  # as the server sent them -> requests, of those that completed or failed
 
 

@@ -58,7 +58,7 @@ class RequestRow(msgspec.Struct, frozen=True, gc=False):
     status: Status
     finish_reason: str | None  # stop | length | rejected | aborted | error, or the class of a failure over HTTP
     error: str | None
-    token_source: str  # engine | usage | counted
+    token_source: str  # engine | usage | usage_unseen | counted; see engines/remote/usage.py
     tenant: str
     priority: Ns
     preemptions: Count

@@ -18,6 +18,7 @@ COALESCED_SHARE = 0.05  # of token events read together; some servers batch them
 NOTED_MISMATCH_SHARE = 0.01
 NOTED_CORE_WAIT_S = 0.1
 NOTED_DISAGREEMENT_SHARE = 0.01  # between the server's counters and what the client received
+NOTED_UNSEEN_TOKENS = 0.05  # of the output tokens
 NOTED_PREFIX_HITS = 0.05  # hit rate where no two requests share a prefix
 
 
@@ -63,6 +64,7 @@ def client_notes(client: ClientReport) -> tuple[str, ...]:
         notes.append(
             f"{client.short_answer_share:.1%} of the outputs were shorter than requested: the server stops early"
         )
+    notes += usage_notes(client)
     odd = {reason: count for reason, count in client.finish_reasons.items() if reason.lower() not in WHOLE_REASONS}
     if odd:
         listed = ", ".join(f"{reason}: {count}" for reason, count in odd.items())
@@ -75,6 +77,38 @@ def client_notes(client: ClientReport) -> tuple[str, ...]:
     if client.resends:
         notes.append(f"{client.resends} requests were sent again on a new connection")
     return (*notes, *scrape_notes(client.scrape)) if client.scrape else tuple(notes)
+
+
+def unseen_times(client: ClientReport, latency: str | None) -> str | None:
+    """Why the run does not measure this latency (tpot_ms, itl_ms); None if it does."""
+    if latency == "tpot_ms" and client.unseen_answer_share:
+        share = client.unseen_answer_share
+        return f"not measured: most tokens of {share:.0%} of the outputs came in no event, as with hidden reasoning"
+    return None
+
+
+def usage_notes(client: ClientReport) -> list[str]:
+    """Where the server's counts of output tokens disagree with the events that it streamed."""
+    notes = []
+    if client.usage_below_events_share:
+        notes.append(
+            f"{client.usage_below_events_share:.1%} of the outputs have fewer tokens by their usage than they have "
+            "events, which is impossible: their events were counted"
+        )
+    if client.usage_implausible_share:
+        notes.append(
+            f"{client.usage_implausible_share:.1%} of the answers have an impossibly large count in their usage: it "
+            "was not used"
+        )
+    unseen = client.unseen_token_share or 0.0
+    if client.unseen_answer_share:
+        notes.append(
+            f"{unseen:.0%} of the output tokens came in no event of their own (hidden reasoning, or many tokens in an "
+            f"event): {client.unseen_answer_share:.0%} of the outputs have no TPOT"
+        )
+    elif unseen > NOTED_UNSEEN_TOKENS:
+        notes.append(f"{unseen:.0%} of the output tokens share an event with others: TPOT is per token, ITL per event")
+    return notes
 
 
 def scrape_notes(scrape: ScrapeReport) -> tuple[str, ...]:

@@ -97,6 +97,7 @@ def request_times(record: RunRecord) -> RequestTimes:
     rejected = record.where("finish_reason", "rejected")[order]
     at_length = record.where("finish_reason", "length")[order]
     answer = record.column_ns("first_answer")[order]
+    unseen = record.where("token_source", "usage_unseen")[order]
     events = Events(record)
     return RequestTimes(
         row=order,
@@ -113,8 +114,9 @@ def request_times(record: RunRecord) -> RequestTimes:
         last_ns=last,
         end_ns=record.column_ns("end")[order],
         ttft_ms=_between_ms(sent, first, completed),
-        # A single event does not show the time between tokens, however many it has.
-        tpot_ms=_between_ms(first, last, completed & (tokens >= 2) & (last > first)) / np.maximum(tokens - 1, 1),
+        # A single event does not show the time between tokens, however many it has; nor do events without most tokens.
+        tpot_ms=_between_ms(first, last, completed & (tokens >= 2) & (last > first) & ~unseen)
+        / np.maximum(tokens - 1, 1),
         e2el_ms=_between_ms(sent, last, completed),
         ttft_sched_ms=_between_ms(scheduled, first, completed),
         e2el_sched_ms=_between_ms(scheduled, last, completed),
@@ -163,7 +165,8 @@ _DEFINITIONS = {
         "below 368, and for TTFT and E2EL where rare bursts of the queue decide them."
     ),
     "ttft_ms": "Time to first token: from sending to the first token event.",
-    "tpot_ms": "Time per output token: (last - first token event) / (output tokens - 1); null under two tokens.",
+    "tpot_ms": "Time per output token: (last - first token event) / (output tokens - 1); null under two tokens, "
+    "and where most tokens came in no event (token_source usage_unseen).",
     "itl_ms": "Inter-token latency: gaps between consecutive token events, pooled over completed requests.",
     "e2el_ms": "End-to-end latency: from sending to the last token event.",
     "ttft_sched_ms": "TTFT from the scheduled time, so a late send counts; SLAs in open loop use it.",

@@ -68,7 +68,7 @@ def completed_run(record: RunRecord, header: RunFile, notes: Sequence[str] = ())
     )
 
     def supported_of(one: SlaResult, part: Judge) -> SlaResult:
-        return supported(one, found if part.scope is None else validity_of_part(found, part.times))
+        return supported(one, found if part.scope is None else validity_of_part(found, part.times), header.client)
 
     judged = [supported_of(one, judge.of(sla.scope)) for sla, one in zip(slas, judge.results(slas), strict=True)]
     by_stage = judged_stages(summary.by_stage, judge, slas, supported_of)

@@ -9,10 +9,10 @@ import numpy as np
 
 from engines.base import ClientReport
 from engines.request_table import MISSING
-from reports.client_limits import client_limits, client_notes
+from reports.client_limits import client_limits, client_notes, unseen_times
 from reports.metrics import RequestTimes
 from reports.schema import PacingInfo, RunFile, SlaResult, Validity
-from reports.sla import RATES
+from reports.sla import RATES, latency_of
 from reports.summary_schema import Warmup
 from reports.warmup import warmup_note
 from workloads.rates import RateSchedule
@@ -61,10 +61,15 @@ def validity_of_part(found: Validity, part: RequestTimes) -> Validity:
     return Validity("ok")
 
 
-def supported(result: SlaResult, found: Validity) -> SlaResult:
-    """The SLA result as far as the validity of the run supports it. In a client-limited run every SLA is inconclusive,
-    a missed one too: the client's slowness is not the server's. In an overloaded run an SLA on a latency cannot pass,
-    as percentiles grow with the length of the run. A failed SLA stays failed there; rates and failures stand."""
+def supported(result: SlaResult, found: Validity, client: ClientReport | None = None) -> SlaResult:
+    """The SLA result as far as the validity of the run supports it. An SLA on a time between tokens that the client
+    could not see is inconclusive. In a client-limited run every SLA is, a missed one too: the client's slowness is not
+    the server's. In an overloaded run an SLA on a latency cannot pass, as percentiles grow with the length of the run.
+    A failed SLA stays failed there; rates and failures stand."""
+    if client is not None and (unseen := unseen_times(client, latency_of(result.metric))) is not None:
+        return msgspec.structs.replace(
+            result, value=None, n_eff=None, verdict="inconclusive", reason=unseen, needed=None
+        )
     if found.verdict == "client_limited":
         if result.verdict == "inconclusive":
             return msgspec.structs.replace(result, needed=None)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from engines.base import WHOLE_REASONS
 from engines.remote.sse import SseEvent, SseParser
+from engines.remote.usage import OutputCount, output_count
 
 FailureKind = Literal[
     "connect",  # no connection
@@ -58,6 +59,8 @@ class StreamedAnswer:
         self.first_answer_ns: int | None = None  # first token that is not reasoning
         self.prompt_tokens: int | None = None  # counted by the server; the last count reported
         self.output_tokens: int | None = None
+        self.reasoning_tokens = 0  # reported apart; mostly a part of output_tokens
+        self.reasoning_events = 0  # of token_ns
         self.finish_reason: str | None = None
         self.done = False  # the server has ended the stream, as by [DONE]
         self.failure: Failure | None = None
@@ -93,7 +96,9 @@ class StreamedAnswer:
 
     def token(self, at_ns: int, *, reasoning: bool = False) -> None:
         self.token_ns.append(at_ns)
-        if not reasoning and self.first_answer_ns is None:
+        if reasoning:
+            self.reasoning_events += 1
+        elif self.first_answer_ns is None:
             self.first_answer_ns = at_ns
 
     def fail(self, message: str) -> None:
@@ -122,7 +127,17 @@ class StreamedAnswer:
 
     @property
     def _short(self) -> bool:
-        return (self.output_tokens or len(self.token_ns)) < self._planned_tokens
+        return self.output_count().tokens < self._planned_tokens
+
+    def output_count(self) -> OutputCount:
+        """The output tokens so far, by the server's count where the events agree with it."""
+        return output_count(
+            self.output_tokens,
+            self.reasoning_tokens,
+            events=len(self.token_ns),
+            reasoning_events=self.reasoning_events,
+            planned=self._planned_tokens,
+        )
 
     def gaps_us(self) -> NDArray[np.uint32]:
         """Time from the token event before, 0 for the first, [token events]. Rounding errors do not add up."""

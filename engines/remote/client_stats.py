@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from engines.base import ClientReport
+from engines.remote.usage import OutputCount
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")  # ns on a core, ns runnable but without one, time slices
 
@@ -84,6 +85,11 @@ class ClientStats(msgspec.Struct):
     prompts_guessed: int = 0  # of completed requests whose prompt tokens neither the plan nor the server counted
     answers: int = 0  # completed requests
     short_answers: int = 0  # with fewer output tokens than planned
+    usage_below_events: int = 0  # completed; this and the next three: by engines/remote/usage.py
+    usage_implausible: int = 0
+    usage_unseen: int = 0
+    usage_tokens: int = 0  # output tokens by usage, and the token events of the same answers
+    usage_events: int = 0
     finish_reasons: dict[str, int] = {}  # as the server sent them, of completed and failed requests
 
     def count_reason(self, reason: str, count: int = 1) -> None:
@@ -97,6 +103,15 @@ class ClientStats(msgspec.Struct):
         self.send_lag_ns.add(sent_ns - ready_ns)
         self.scheduled_ns = _span(self.scheduled_ns, (scheduled_ns, scheduled_ns))
         self.sent_ns = _span(self.sent_ns, (sent_ns, sent_ns))
+
+    def count_tokens(self, count: OutputCount, events: int, *, implausible_prompt: bool) -> None:
+        """The tokens of an answer that completed, by its usage or its events."""
+        self.usage_below_events += count.problem == "below_events"
+        self.usage_implausible += count.problem == "implausible" or implausible_prompt
+        self.usage_unseen += count.source == "usage_unseen"
+        if count.source != "counted":
+            self.usage_tokens += count.tokens
+            self.usage_events += events
 
     def merge(self, other: ClientStats) -> None:
         """Add those of another process of the same run."""
@@ -132,6 +147,10 @@ class ClientStats(msgspec.Struct):
             prompt_guessed_share=_share(self.prompts_guessed, self.answers) if self.prompts_guessed else None,
             short_answer_share=_share(self.short_answers, self.answers),
             workers=workers,
+            usage_below_events_share=_share(self.usage_below_events, self.answers),
+            usage_implausible_share=_share(self.usage_implausible, self.answers),
+            unseen_answer_share=_share(self.usage_unseen, self.answers),
+            unseen_token_share=_share(self.usage_tokens - self.usage_events, self.usage_tokens),
             finish_reasons=dict(sorted(self.finish_reasons.items(), key=lambda item: -item[1])),
         )
 
@@ -151,6 +170,11 @@ _SUMS = (
     "prompts_guessed",
     "answers",
     "short_answers",
+    "usage_below_events",
+    "usage_implausible",
+    "usage_unseen",
+    "usage_tokens",
+    "usage_events",
 )
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from engines.base import Observer, RunRecord, Signal
 from engines.remote.answer import Failure, StreamedAnswer
 from engines.remote.client_stats import ClientStats
+from engines.remote.usage import OutputCount, believable_prompt_tokens
 from engines.request_table import RequestRow, RequestTable, Status
 from workloads.plan import RequestPlan
 
@@ -88,7 +89,8 @@ class LoadRecorder:
         answer = exchange.answer
         status: Status = "cancelled" if cancelled else "failed" if failure else "completed"
         gaps_us = answer.gaps_us()
-        counted = answer.output_tokens is None
+        count = answer.output_count()
+        prompt_tokens = self._prompt_tokens(answer, exchange.index)
         row = RequestRow(
             i=exchange.index,
             scheduled=self._since(exchange.scheduled_ns),
@@ -98,12 +100,12 @@ class LoadRecorder:
             first=self._since(answer.token_ns[0]) if answer.token_ns else None,
             last=self._since(answer.token_ns[-1]) if answer.token_ns else None,
             end=self._since(end_ns),
-            prompt_tokens=answer.prompt_tokens or int(self._plan.prompt_tokens[exchange.index]),
-            output_tokens=len(gaps_us) if counted else answer.output_tokens or 0,
+            prompt_tokens=prompt_tokens or int(self._plan.prompt_tokens[exchange.index]),
+            output_tokens=count.tokens,
             status=status,
             finish_reason="aborted" if cancelled else failure.kind if failure else answer.finish_reason,
             error=failure.message if failure else None,
-            token_source="counted" if counted else "usage",
+            token_source=count.source,
             tenant=self._plan.tenants[int(self._plan.tenant[exchange.index])],
             priority=int(self._plan.priority[exchange.index]),
             preemptions=0,
@@ -111,7 +113,7 @@ class LoadRecorder:
             events=len(gaps_us),
             first_answer=self._first_answer(answer),
         )
-        self._count(answer, row)
+        self._count(answer, row, prompt_tokens, count)
         self._ended.add(row, gaps_us)
         self._output_tokens += row.output_tokens
         if row.first is not None and row.sent is not None:
@@ -154,14 +156,17 @@ class LoadRecorder:
     def record(self, *, interrupted: bool) -> RunRecord:
         return self._ended.record(self._plan, self._signals, interrupted=interrupted)
 
-    def _count(self, answer: StreamedAnswer, row: RequestRow) -> None:
+    def _prompt_tokens(self, answer: StreamedAnswer, index: int) -> int | None:
+        return believable_prompt_tokens(answer.prompt_tokens, int(self._plan.prompt_tokens[index]))
+
+    def _count(self, answer: StreamedAnswer, row: RequestRow, prompt_tokens: int | None, count: OutputCount) -> None:
         stats = self.stats
         stats.token_events += row.events
         stats.coalesced += answer.coalesced()
         if not self._plan.prompts_counted:
-            stats.prompts_guessed += answer.prompt_tokens is None and row.status == "completed"
-        elif answer.prompt_tokens is not None:
-            over = answer.prompt_tokens - int(self._plan.prompt_tokens[row.i])
+            stats.prompts_guessed += prompt_tokens is None and row.status == "completed"
+        elif prompt_tokens is not None:
+            over = prompt_tokens - int(self._plan.prompt_tokens[row.i])
             stats.prompts_counted += 1
             stats.prompts_mismatched += over != 0
             stats.prompt_tokens_over += over
@@ -169,6 +174,7 @@ class LoadRecorder:
             stats.count_reason(answer.finish_reason)
         if row.status == "completed":
             stats.answers += 1
+            stats.count_tokens(count, row.events, implausible_prompt=prompt_tokens != answer.prompt_tokens)
             stats.short_answers += row.output_tokens < int(self._plan.output_tokens[row.i])
 
     def _since(self, at_ns: int) -> int:

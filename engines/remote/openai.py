@@ -59,6 +59,7 @@ def _encode(body: dict[str, Any], config: RemoteConfig, spec: RequestSpec) -> by
 class _Usage(msgspec.Struct):
     prompt_tokens: Any = None
     completion_tokens: Any = None
+    completion_tokens_details: Any = None
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -105,13 +106,18 @@ def interpret(answer: StreamedAnswer, event: SseEvent, at_ns: int) -> None:
     if chunk.error is not None or event.type == b"error" or chunk.object == "error":
         answer.fail(_message(chunk.error if chunk.error is not None else chunk.message))
         return
+    counted_before, grew = answer.output_tokens, False
     if chunk.usage is not None:
         _count(answer, chunk.usage)
+        grew = (answer.output_tokens or 0) > (counted_before or 0)
     if chunk.choices:
-        _choice(answer, chunk.choices[0], at_ns)
+        choice = chunk.choices[0]
+        # The total that comes with the closing chunk has not grown by that chunk.
+        _choice(answer, choice, at_ns, grew=grew and (counted_before is not None or not choice.finish_reason))
 
 
-def _choice(answer: StreamedAnswer, choice: _Choice, at_ns: int) -> None:
+def _choice(answer: StreamedAnswer, choice: _Choice, at_ns: int, *, grew: bool) -> None:
+    """grew: the server's count of tokens grew with this event, so that it has a token even without text."""
     delta = choice.delta
     if choice.text or (
         delta is not None and (delta.content or delta.tool_calls or delta.function_call or delta.refusal)
@@ -120,7 +126,10 @@ def _choice(answer: StreamedAnswer, choice: _Choice, at_ns: int) -> None:
     elif delta is not None and (delta.reasoning_content or delta.reasoning):
         answer.token(at_ns, reasoning=True)
     elif delta is None or not delta.role:  # the chunk that only opens the message comes before any token
-        answer.empty_ns.append(at_ns)
+        if grew:
+            answer.token(at_ns)
+        else:
+            answer.empty_ns.append(at_ns)
     if choice.finish_reason:
         answer.finish_reason = str(choice.finish_reason)[:MOST_REASON_CHARS]
         if answer.finish_reason in ABANDONED:
@@ -128,10 +137,17 @@ def _choice(answer: StreamedAnswer, choice: _Choice, at_ns: int) -> None:
 
 
 def _count(answer: StreamedAnswer, usage: _Usage) -> None:
-    if isinstance(usage.prompt_tokens, int) and usage.prompt_tokens > 0:
+    if _is_count(usage.prompt_tokens):
         answer.prompt_tokens = usage.prompt_tokens
-    if isinstance(usage.completion_tokens, int) and usage.completion_tokens > 0:
+    if _is_count(usage.completion_tokens):
         answer.output_tokens = usage.completion_tokens
+    details = usage.completion_tokens_details
+    if isinstance(details, dict) and _is_count(details.get("reasoning_tokens")):
+        answer.reasoning_tokens = details["reasoning_tokens"]
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value > 0
 
 
 def _message(error: Any) -> str:

@@ -144,8 +144,9 @@ def _other_apis(api: Api) -> str:
 
 
 def _overhead(record: RunRecord) -> int:
-    """Tokens that the server adds to every text: equal for both lengths, or it is not known."""
-    over = [row.prompt_tokens - PROBE_TOKENS[row.i] for row in record.rows if row.token_source == "usage"]
+    """Tokens that the server adds to every text: equal for both lengths, or it is not known. A prompt that the server
+    did not count has its planned length."""
+    over = [row.prompt_tokens - PROBE_TOKENS[row.i] for row in record.rows]
     known = len(over) == len(PROBE_TOKENS) and len(set(over)) == 1
     return max(over[0], 0) if known else 0
 

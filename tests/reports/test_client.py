@@ -8,8 +8,10 @@ import pytest
 from engines.base import ClientReport
 from reports.client_limits import client_limits, client_notes
 from reports.metrics import RequestTimes, request_times
+from reports.schema import Criteria, SlaResult
+from reports.summary import completed_run
 from reports.validity import validity
-from tests.reports.factory import ttft_record
+from tests.reports.factory import header, record, row, ttft_record
 
 GOOD = ClientReport(
     stamps="kernel",
@@ -85,3 +87,35 @@ def test_a_finish_reason_that_is_not_an_answers_is_noted() -> None:
     (note,) = client_notes(msgspec.structs.replace(GOOD, finish_reasons={"stop": 36, "timeout": 4}))
     assert "timeout: 4" in note
     assert "stop" not in note
+
+
+def judged(expr: str, **client: object) -> SlaResult:
+    """The SLA on requests whose tokens came 10 ms apart, by a client that says this of itself."""
+    made = record([row(i, [i + 40.0 + 10 * j for j in range(20)], scheduled_ms=float(i)) for i in range(400)])
+    report = msgspec.structs.replace(GOOD, **client)
+    criteria = Criteria(sla=(expr,))
+    (one,) = completed_run(made, msgspec.structs.replace(header(), client=report, criteria=criteria)).sla
+    return one
+
+
+def test_a_tpot_that_was_not_seen_is_not_judged() -> None:
+    assert judged("p50_tpot_ms<=50").verdict == "pass"
+    for bound in (1, 50):
+        one = judged(f"p50_tpot_ms<={bound}", unseen_answer_share=0.4, unseen_token_share=0.9)
+        assert (one.verdict, one.value) == ("inconclusive", None)
+        assert "most tokens of 40% of the outputs came in no event" in one.reason
+    assert judged("p50_ttft_ms<=50", unseen_answer_share=0.4).verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"usage_below_events_share": 0.5}, "50.0% of the outputs have fewer tokens by their usage"),
+        ({"usage_implausible_share": 0.5}, "impossibly large"),
+        ({"unseen_token_share": 0.9, "unseen_answer_share": 1.0}, "90% of the output tokens came in no event"),
+        ({"unseen_token_share": 0.6, "unseen_answer_share": 0.0}, "TPOT is per token, ITL per event"),
+    ],
+)
+def test_a_count_that_disagrees_with_the_stream_is_noted(change: dict[str, object], says: str) -> None:
+    (note,) = client_notes(msgspec.structs.replace(GOOD, **change))
+    assert says in note
