@@ -84,12 +84,20 @@ def unseen_times(client: ClientReport, latency: str | None) -> str | None:
     if latency == "tpot_ms" and client.unseen_answer_share:
         share = client.unseen_answer_share
         return f"not measured: most tokens of {share:.0%} of the outputs came in no event, as with hidden reasoning"
+    coalesced = client.coalesced_event_share
+    if latency == "itl_ms" and coalesced is not None and coalesced > COALESCED_SHARE:
+        return (
+            f"not measured: {coalesced:.0%} of the token events came together with the one before; bound TPOT instead"
+        )
     return None
 
 
 def usage_notes(client: ClientReport) -> list[str]:
     """Where the server's counts of output tokens disagree with the events that it streamed."""
     notes = []
+    coalesced = client.coalesced_event_share
+    if coalesced is not None and coalesced > COALESCED_SHARE:
+        notes.append(f"{coalesced:.0%} of the token events came together with the one before: ITL shows the groups")
     if client.usage_below_events_share:
         notes.append(
             f"{client.usage_below_events_share:.1%} of the outputs have fewer tokens by their usage than they have "

@@ -119,3 +119,13 @@ def test_a_tpot_that_was_not_seen_is_not_judged() -> None:
 def test_a_count_that_disagrees_with_the_stream_is_noted(change: dict[str, object], says: str) -> None:
     (note,) = client_notes(msgspec.structs.replace(GOOD, **change))
     assert says in note
+
+
+@pytest.mark.parametrize("bound", [5, 50])
+def test_itl_of_events_that_came_together_is_not_judged(bound: int) -> None:
+    """100 events in one read have a P99 of 0 ms, and would pass."""
+    assert judged("p99_itl_ms<=50", coalesced_event_share=0.04).verdict == "pass"
+    one = judged(f"p99_itl_ms<={bound}", coalesced_event_share=0.75)
+    assert (one.verdict, one.value) == ("inconclusive", None)
+    assert "75% of the token events came together" in one.reason
+    assert judged("p50_tpot_ms<=50", coalesced_event_share=0.75).verdict == "pass"

@@ -99,3 +99,10 @@ def test_an_empty_event_with_which_the_count_grows_is_a_token() -> None:
 def test_a_total_on_the_closing_chunk_is_no_token() -> None:
     ran = load(lambda call: call.send(response(text("a"), text("b"), counted("", 2, "length"), DONE)))
     assert (ran.row.events, ran.row.output_tokens) == (2, 2)
+
+
+def test_events_in_one_read_are_coalesced() -> None:
+    """The gaps of 0 ms between them are not the server's."""
+    whole = chunk(b"".join([text("a")] * 99 + [text("b", "length"), usage(100), DONE])) + b"0\r\n\r\n"
+    ran = load(lambda call: call.send(HEAD + whole), output_tokens=100)
+    assert ran.report.coalesced_event_share == pytest.approx(0.99)
