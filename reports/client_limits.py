@@ -47,7 +47,7 @@ def client_limits(client: ClientReport, times: RequestTimes, *, capped: bool) ->
 
 def client_notes(client: ClientReport) -> tuple[str, ...]:
     """What a reader has to know; the numbers are valid all the same."""
-    notes = []
+    notes = list(client.notes)
     if client.stamps != "kernel":
         notes.append(f"token times are {client.stamps} stamps, taken by the client, not by the kernel on arrival")
     if client.prompt_mismatch_share is not None and client.prompt_mismatch_share > NOTED_MISMATCH_SHARE:

@@ -140,8 +140,9 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     url: Annotated[
         str | None,
         Meta(
-            description="Load this server over HTTP, as in http://127.0.0.1:8000. Default: none. The key, if it wants "
-            "one, is taken from OPENAI_API_KEY.",
+            description="Load this server over HTTP, as in http://127.0.0.1:8000; a path that ends in the API's, and a "
+            "query string, are used as they stand. Default: none. The key, if it wants one, is taken from "
+            "OPENAI_API_KEY.",
             extra=setting("URL", panel="Server over HTTP", unswept=SERVER, loaded_once=True),
         ),
     ] = None

@@ -10,18 +10,10 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from engines.remote.headers import Headers, hide, merged
+from engines.remote.paths import Api, ServerPaths
 from workloads.errors import CbbenchError
 
-Api = Literal["completions", "chat", "tgi"]
 PromptForm = Literal["auto", "ids", "text"]
-
-PATHS: dict[Api, str] = {
-    "completions": "/v1/completions",
-    "chat": "/v1/chat/completions",
-    "tgi": "/generate_stream",
-}
-# Paths that a URL may end with, as users paste them; the server is the same.
-_KNOWN_ENDINGS = (*PATHS.values(), "/v1/models", "/v1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +70,7 @@ class Target:
 
     host: str
     port: int
-    base_path: str
+    paths: ServerPaths
     family: socket.AddressFamily
     address: tuple[Any, ...]
     tls: ssl.SSLContext | None
@@ -101,8 +93,12 @@ def resolve(config: RemoteConfig, field: str = "url") -> Target:
         raise CbbenchError(field, f"{config.url}: want http:// or https://, got {parts.scheme}://")
     if not parts.hostname:
         raise CbbenchError(field, f"{config.url}: no host in it; want http://host:port")
-    if parts.username or parts.query or parts.fragment:
-        raise CbbenchError(field, f"{config.url}: want http://host:port[/path] without user, query or fragment")
+    if parts.username or parts.fragment:
+        raise CbbenchError(field, f"{config.url}: want http://host:port[/path][?query] without user or fragment")
+    if field != "url" and parts.query:
+        raise CbbenchError(field, f"{config.url}: want no query")
+    if any(not "!" <= one <= "~" for one in parts.path + parts.query):
+        raise CbbenchError(field, f"{config.url}: write spaces and letters beyond ASCII in the path as %XX")
     try:
         found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
@@ -111,7 +107,7 @@ def resolve(config: RemoteConfig, field: str = "url") -> Target:
     candidates = [(family, address) for family, _, _, _, address in found]
     family, address = _first_listening(candidates, config.connect_timeout_s)
     tls = _tls(config) if parts.scheme == "https" else None
-    return Target(parts.hostname, port, _base_path(parts.path), family, address, tls)
+    return Target(parts.hostname, port, ServerPaths.of(parts.path, parts.query, config.api), family, address, tls)
 
 
 def _first_listening(
@@ -126,14 +122,6 @@ def _first_listening(
                 if sock.connect_ex(address) == 0:
                     return family, address
     return candidates[0]
-
-
-def _base_path(path: str) -> str:
-    path = path.rstrip("/")
-    for ending in _KNOWN_ENDINGS:
-        if path.endswith(ending):
-            return path.removesuffix(ending)
-    return path
 
 
 def _tls(config: RemoteConfig) -> ssl.SSLContext:

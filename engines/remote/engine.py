@@ -51,7 +51,8 @@ class RemoteEngine:
             result = run_in_workers(request_format, plan, pacing, observer, workers)
         else:
             result = run_in_this_process(request_format, self.target, plan, pacing, observer)
-        self.client = result.stats.report(open_loop=pacing.rate_per_s is not None, workers=workers)
+        report = result.stats.report(open_loop=pacing.rate_per_s is not None, workers=workers)
+        self.client = msgspec.structs.replace(report, notes=self.server.notes)
         return result
 
     def _run_scraped(

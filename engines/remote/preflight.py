@@ -13,10 +13,11 @@ import numpy as np
 
 from engines.base import Observer, RunRecord, SilentObserver
 from engines.remote.client_stats import ClientStats
-from engines.remote.config import PATHS, Api, RemoteConfig, Target
+from engines.remote.config import RemoteConfig, Target
 from engines.remote.dispatcher import Load
 from engines.remote.load_client import LoadClient
 from engines.remote.load_recorder import LoadRecorder
+from engines.remote.paths import ENDINGS, Api
 from engines.remote.request_bodies import BodyWindow, RequestFormat
 from engines.remote.server_info import ServerInfo
 from engines.request_table import RequestRow
@@ -66,7 +67,7 @@ def choose_request_format(
         record = _send(request_format, target, probe, quiet, concurrency=1)
         refused = _refusal(record)
     if refused is not None:
-        raise _explain(config, refused)
+        raise _explain(config, target, refused)
     request_format = replace(request_format, overhead_tokens=_overhead(record))
     _send(request_format, target, _warmup_plan(plan, config.warmup_requests), quiet, concurrency=pacing.concurrency)
     return request_format
@@ -124,7 +125,7 @@ def _names_extension(row: RequestRow) -> str | None:
     return next((name for name in EXTENSIONS if name in (row.error or "")), None)
 
 
-def _explain(config: RemoteConfig, row: RequestRow) -> CbbenchError:
+def _explain(config: RemoteConfig, target: Target, row: RequestRow) -> CbbenchError:
     said = " ".join((row.error or "").split())[:300]
     extension = _names_extension(row)
     if extension in ("ignore_eos", "min_tokens"):
@@ -134,13 +135,17 @@ def _explain(config: RemoteConfig, row: RequestRow) -> CbbenchError:
         return CbbenchError(None, f"the server does not take {extension} ({said})")
     if said.startswith(("HTTP 401", "HTTP 403")):
         return CbbenchError(None, f"{config.key_problem} ({said})")
+    if config.model is not None and said.startswith(("HTTP 400", "HTTP 404")) and config.model in said:
+        return CbbenchError("model", f"{config.url} does not serve {config.model} ({said})")
     if said.startswith(("HTTP 404", "HTTP 405")):
-        return CbbenchError("api", f"{config.url} has no {PATHS[config.api]}; want {_other_apis(config.api)} ({said})")
+        return CbbenchError(
+            "api", f"{config.url} has no {target.paths.generate}; want {_other_apis(config.api)} ({said})"
+        )
     return CbbenchError(None, f"the server refuses the requests: {said}")
 
 
 def _other_apis(api: Api) -> str:
-    return " or ".join(other for other in PATHS if other != api)
+    return " or ".join(other for other in ENDINGS if other != api)
 
 
 def _overhead(record: RunRecord) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from engines.remote import openai, tgi
 from engines.remote.answer import Interpret
-from engines.remote.config import PATHS, RemoteConfig, Target
+from engines.remote.config import RemoteConfig, Target
 from engines.remote.headers import merged
 from engines.remote.openai import RequestSpec
 from workloads.plan import RequestPlan
@@ -174,6 +174,6 @@ class RequestFormat:
             "Content-Type": "application/json",
             "User-Agent": "cbbench",
         }
-        first = f"POST {target.base_path}{PATHS[self.config.api]} HTTP/1.1"
+        first = f"POST {target.paths.generate} HTTP/1.1"
         lines = [f"{name}: {value}" for name, value in merged(ours, self.config.caller.items()).items()]
         return "\r\n".join([first, *lines, "Content-Length: "]).encode("latin-1")

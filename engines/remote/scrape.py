@@ -48,7 +48,7 @@ class MetricsPage:
             target = resolve(config, "metrics_url")
         self._config = replace(config, connect_timeout_s=TIMEOUT_S)
         self._target = target
-        base = target.base_path
+        base = target.paths.base
         named = config.metrics_url is not None and base
         self.paths = (base,) if named else tuple(base + path for path in PATHS)
         self.path = self.paths[0]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engines.remote.config import RemoteConfig, resolve
+from engines.remote.config import RemoteConfig
 from engines.remote.engine import RemoteEngine
 from tests.wire.driving import load
 from tests.wire.fake import GOOD, FakeServer, plain
@@ -43,7 +43,8 @@ def listing(*names: str, **more: object) -> bytes:
         ("http://host:99999", "Port out of range"),
         ("http://host:abc", "abc"),
         ("http://user:word@host", "without user"),
-        ("http://host:1/v1?x=1", "without user, query"),
+        ("http://host:1/v1#x", "without user or fragment"),
+        ("http://host:1/a b", "as %XX"),
         ("http://no-such-host.invalid:1", "cannot find the host no-such-host.invalid"),
     ],
 )
@@ -76,7 +77,7 @@ def test_a_process_that_accepts_and_sends_nothing() -> None:
         (plain("404 Not Found"), "is it an OpenAI server", 2),
         (plain("200 OK", b"<html>", "text/html"), "is not JSON", 2),
         (plain("200 OK", b"[1]"), "lists no models", 2),
-        (plain("200 OK", b'{"data":[{"name":"x"}]}'), "lists no models", 2),
+        (plain("200 OK", b'{"data":[{"title":"x"}]}'), "lists no models", 2),
         (listing(), "serves no model", 6),
         (plain("401 Unauthorized"), "the API key is missing", 2),
         (plain("503 Service Unavailable"), "not ready", 6),
@@ -102,16 +103,24 @@ def test_a_key_that_only_the_generation_wants() -> None:
     assert "the API key is missing; set OPENAI_API_KEY" in str(caught.value)
 
 
-def test_a_model_that_is_not_served_and_those_that_are() -> None:
+def test_several_models_are_named() -> None:
     with FakeServer(models=listing("a/one", "b/two")) as server:
-        error = refusal(server.url, model="c/three")
-        assert str(error) == f"model: {server.url} does not serve c/three; it serves: a/one, b/two"
         assert str(refusal(server.url)) == f"model: {server.url} serves several; want one of a/one, b/two"
+
+
+def test_a_model_that_is_refused_is_named() -> None:
+    """Not by the page of models, which may lack an alias, but by the server."""
+    said = plain("404 Not Found", b'{"error":{"message":"The model `c/three` does not exist."}}')
+    server = FakeServer(lambda call: call.send(said), models=listing("a/one"))
+    with server, pytest.raises(CbbenchError) as caught:
+        load(server, model="c/three", warmup_requests=1)
+    assert (caught.value.field, caught.value.exit_code) == ("model", 2)
+    assert "does not serve c/three" in str(caught.value)
 
 
 def test_a_long_list_of_models_is_cut() -> None:
     with FakeServer(models=listing(*(f"m{i}" for i in range(100)))) as server:
-        assert str(refusal(server.url, model="x")).endswith("m7 and 92 more")
+        assert str(refusal(server.url)).endswith("m7 and 92 more")
 
 
 def test_what_the_server_says_about_itself() -> None:
@@ -144,20 +153,6 @@ def test_an_api_that_the_server_does_not_have() -> None:
 def test_ids_for_an_api_that_takes_none() -> None:
     with FakeServer() as server, pytest.raises(CbbenchError, match="takes no token ids"):
         load(server, api="chat", prompt_form="ids")
-
-
-@pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/", "/v1/chat/completions", "/v1/models"])
-def test_whatever_is_pasted_after_the_port_is_the_same_server(ending: str) -> None:
-    with FakeServer() as server:
-        load_info(server.url + ending)
-        assert resolve(RemoteConfig(url=server.url + ending)).base_path == ""
-        load_info(server.url.removeprefix("http://") + ending)
-
-
-def test_a_path_before_v1_stays() -> None:
-    with FakeServer(lambda call: call.send(GOOD)) as server:
-        load(server, url=server.url + "/proxy/v1")
-    assert server.heads[0].startswith("POST /proxy/v1/completions HTTP/1.1\r\n")
 
 
 # TLS
