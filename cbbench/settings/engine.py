@@ -183,6 +183,20 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
             extra=_of_server("JSON", given=str, parse="cbbench.settings.values:parse_extra_body"),
         ),
     ] = None
+    omit: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Field that cbbench leaves out of every request, as temperature or stream_options; repeat for "
+            "more. A field that the server refuses in the warm-up is left out without this. Default: none.",
+            extra=_of_server(
+                "FIELD",
+                hashed="if-set",
+                unswept="takes several values; what a server refuses is left out anyway",
+                given=list[str],
+                parse="cbbench.settings.values:parse_omit",
+            ),
+        ),
+    ] = ()
     header: Annotated[
         tuple[Header, ...],
         Meta(

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from cbbench.settings.facts import FromText
 from engines.remote import headers
+from engines.remote.dialect import OMITTABLE
 from engines.scheduling.resource_gate import Quota
 
 AtLeastOne = Annotated[int, Meta(ge=1, le=100_000_000)]
@@ -114,6 +115,13 @@ def parse_headers(texts: Sequence[str]) -> tuple[Header, ...]:
     """The error never shows a value."""
     parsed = headers.parse_headers(texts)
     return tuple(Header(text, name, value) for text, (name, value) in zip(texts, parsed, strict=True))
+
+
+def parse_omit(names: Sequence[str]) -> tuple[str, ...]:
+    for name in names:
+        if name not in OMITTABLE:
+            raise ValueError(f"want one of {', '.join(OMITTABLE)}, got {name!r}")
+    return tuple(dict.fromkeys(names))
 
 
 def parse_workers(given: str | int) -> int | Literal["auto"]:

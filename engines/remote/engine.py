@@ -52,7 +52,7 @@ class RemoteEngine:
         else:
             result = run_in_this_process(request_format, self.target, plan, pacing, observer)
         report = result.stats.report(open_loop=pacing.rate_per_s is not None, workers=workers)
-        self.client = msgspec.structs.replace(report, notes=self.server.notes)
+        self.client = msgspec.structs.replace(report, notes=self.server.notes + request_format.notes)
         return result
 
     def _run_scraped(

@@ -53,6 +53,10 @@ def _encode(body: dict[str, Any], config: RemoteConfig, spec: RequestSpec) -> by
         body["user"] = spec.tenant
     if spec.priority:
         body["priority"] = spec.priority
+    for old, new in config.renamed:
+        body[new] = body.pop(old)
+    for name in config.omit:
+        body.pop(name, None)
     return msgspec.json.encode(body | dict(config.extra_body))
 
 

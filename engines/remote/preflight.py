@@ -14,9 +14,11 @@ import numpy as np
 from engines.base import Observer, RunRecord, SilentObserver
 from engines.remote.client_stats import ClientStats
 from engines.remote.config import RemoteConfig, Target
+from engines.remote.dialect import adapted, own_fields
 from engines.remote.dispatcher import Load
 from engines.remote.load_client import LoadClient
 from engines.remote.load_recorder import LoadRecorder
+from engines.remote.openai import RequestSpec
 from engines.remote.paths import ENDINGS, Api
 from engines.remote.request_bodies import BodyWindow, RequestFormat
 from engines.remote.server_info import ServerInfo
@@ -60,17 +62,31 @@ def choose_request_format(
     if config.warmup_requests == 0 or len(plan) == 0:
         return request_format
     probe = RequestPlan.of(PROBE_TOKENS, [2] * len(PROBE_TOKENS))
-    record = _send(request_format, target, probe, quiet, concurrency=1)
-    refused = _refusal(record)
-    if as_ids and refused is not None and config.prompt_form == "auto" and not _names_extension(refused):
-        request_format = replace(request_format, as_ids=False)
-        record = _send(request_format, target, probe, quiet, concurrency=1)
-        refused = _refusal(record)
-    if refused is not None:
-        raise _explain(config, target, refused)
+    request_format, record = _adapt(request_format, target, probe, quiet)
     request_format = replace(request_format, overhead_tokens=_overhead(record))
     _send(request_format, target, _warmup_plan(plan, config.warmup_requests), quiet, concurrency=pacing.concurrency)
     return request_format
+
+
+def _adapt(
+    request_format: RequestFormat, target: Target, probe: RequestPlan, quiet: WarmupObserver
+) -> tuple[RequestFormat, RunRecord]:
+    """The format without what the server refuses, and the answers to the probe. Each field is left out or renamed once,
+    and ids become text once, so that this ends. Raises CbbenchError where nothing of this helps."""
+    while True:
+        record = _send(request_format, target, probe, quiet, concurrency=1)
+        refused = _refusal(record)
+        if refused is None:
+            return request_format, record
+        config, error = request_format.config, refused.error or ""
+        body = request_format.body(RequestSpec(prompt="", output_tokens=1))
+        found = adapted(config, own_fields(body, config), error)
+        if found is not None:
+            request_format = replace(request_format, config=found[0], notes=request_format.notes + found[1])
+        elif request_format.as_ids and config.prompt_form == "auto" and not _names_extension(refused):
+            request_format = replace(request_format, as_ids=False)
+        else:
+            raise _explain(config, target, refused)
 
 
 def _refuse_texts(config: RemoteConfig, texts: PromptTexts) -> None:

@@ -128,6 +128,7 @@ class RequestFormat:
     as_ids: bool  # prompts are token ids; else text
     overhead_tokens: int = 0  # added by the server to every text, as by a chat template
     vocab_size: int | None = None  # None: not reported
+    notes: tuple[str, ...] = ()  # what was left out or renamed, as the server refused it
 
     @property
     def token_ids(self) -> tuple[int, int]:

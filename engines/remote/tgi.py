@@ -24,6 +24,8 @@ def body(config: RemoteConfig, spec: RequestSpec) -> bytes:
         parameters["top_p"] = config.top_p
     if config.top_k:
         parameters["top_k"] = config.top_k
+    for name in config.omit:
+        parameters.pop(name, None)
     return msgspec.json.encode({"inputs": spec.prompt, "parameters": parameters} | dict(config.extra_body))
 
 

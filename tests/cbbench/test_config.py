@@ -164,6 +164,7 @@ def example_of(name: str) -> object:
         "quota": ["a:kv-blocks=1"],
         "tenant_weight": ["a:2"],
         "header": ["X-A: b"],
+        "omit": ["temperature"],
         "extra_body": "{}",
         "prompt_buckets": "8",
         "workers": "2",
@@ -180,3 +181,10 @@ def test_secrets_are_never_shown() -> None:
         build_settings({"url": "http://127.0.0.1:9", "header": 5})
     assert "5" not in str(caught.value)
     assert msgspec.structs.fields(RunSettings)
+
+
+def test_only_fields_that_cbbench_sends_can_be_omitted() -> None:
+    settings = build_settings({"url": "http://127.0.0.1:9", "omit": ["temperature", "user", "temperature"]})
+    assert settings.server.omit == ("temperature", "user")
+    with pytest.raises(CbbenchError, match="want one of model, max_tokens, .* got 'messages'"):
+        build_settings({"url": "http://127.0.0.1:9", "omit": ["messages"]})

@@ -49,6 +49,7 @@ class OpenAIFactory:
                 "served": list(server.served),
                 "ignore_eos": settings.workload.ignore_eos,
             }
+            | ({"omit": list(settings.server.omit)} if settings.server.omit else {})
             | ({"headers": [one.name for one in settings.server.header]} if settings.server.header else {}),
         )
         return engine, info
@@ -72,6 +73,7 @@ class OpenAIFactory:
                 temperature=settings.workload.temperature,
                 top_p=settings.workload.top_p,
                 top_k=settings.workload.top_k,
+                omit=settings.server.omit,
                 extra_body={} if settings.server.extra_body is None else settings.server.extra_body.content,
                 warmup_requests=settings.server.warmup,
                 workers=settings.server.workers,
