@@ -186,5 +186,5 @@ def test_secrets_are_never_shown() -> None:
 def test_only_fields_that_cbbench_sends_can_be_omitted() -> None:
     settings = build_settings({"url": "http://127.0.0.1:9", "omit": ["temperature", "user", "temperature"]})
     assert settings.server.omit == ("temperature", "user")
-    with pytest.raises(CbbenchError, match="want one of model, max_tokens, .* got 'messages'"):
+    with pytest.raises(CbbenchError, match=r"want one of model, max_tokens, .* got 'messages'"):
         build_settings({"url": "http://127.0.0.1:9", "omit": ["messages"]})
