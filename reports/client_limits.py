@@ -18,6 +18,7 @@ COALESCED_SHARE = 0.05  # of token events read together; some servers batch them
 NOTED_MISMATCH_SHARE = 0.01
 NOTED_CORE_WAIT_S = 0.1
 NOTED_DISAGREEMENT_SHARE = 0.01  # between the server's counters and what the client received
+NOTED_CONNECTION_WAIT_MS = 5.0
 NOTED_UNSEEN_TOKENS = 0.05  # of the output tokens
 NOTED_PREFIX_HITS = 0.05  # hit rate where no two requests share a prefix
 
@@ -74,6 +75,13 @@ def client_notes(client: ClientReport) -> tuple[str, ...]:
             f"the client used a core for {client.cpu_s:.2f} s and waited {client.core_wait_s:.2f} s for one: "
             "contention for cores, perhaps with the server, is in the latencies"
         )
+    if client.connection_waits and (client.connection_wait_p99_ms or 0.0) > NOTED_CONNECTION_WAIT_MS:
+        notes.append(
+            f"{client.connection_waits} requests waited for a connection, P99 {client.connection_wait_p99_ms:.1f} ms: "
+            "it is in their latencies from the schedule, not in those from sending"
+        )
+    if client.connections_used is not None and client.connections > client.connections_used:
+        notes.append(f"{client.connections} connections were opened, {client.connections_used} of them used")
     if client.resends:
         notes.append(f"{client.resends} requests were sent again on a new connection")
     return (*notes, *scrape_notes(client.scrape)) if client.scrape else tuple(notes)

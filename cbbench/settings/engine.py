@@ -211,6 +211,26 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
             ),
         ),
     ] = ()
+    connections: Annotated[
+        int | Literal["reuse", "new"],
+        Meta(
+            description="reuse: a connection is opened when a request has none to use; new: one for every request; a "
+            "number: so many are opened before the run and kept. Default: reuse.",
+            extra=_of_server(
+                "WORD|N", hashed="if-set", given=str | int, parse="cbbench.settings.values:parse_connections"
+            ),
+        ),
+    ] = "reuse"
+    idle_timeout: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1e9,
+            description="Seconds after which an idle connection is closed. Default: 50, as common load balancers "
+            "forget it after 60.",
+            extra=_of_server("S", hashed="if-set"),
+        ),
+    ] = 50.0
     read_timeout: Annotated[
         float,
         Meta(

@@ -133,6 +133,15 @@ def parse_workers(given: str | int) -> int | Literal["auto"]:
     return int(text)
 
 
+def parse_connections(given: str | int) -> int | Literal["reuse", "new"]:
+    text = str(given)
+    if text == "reuse" or text == "new":
+        return text
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"want reuse, new or a whole number from 1 on, got {given!r}")
+    return int(text)
+
+
 def parse_extra_body(text: str) -> ExtraBody:
     """A JSON object; an empty one out of an empty text."""
     try:

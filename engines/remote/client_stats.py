@@ -67,6 +67,8 @@ class ClientStats(msgspec.Struct):
     send_lag_ns: Histogram = msgspec.field(
         default_factory=Histogram
     )  # from when a request could be sent to when it was
+    handshake_ns: Histogram = msgspec.field(default_factory=Histogram)  # of a connection: TCP and TLS
+    connection_wait_ns: Histogram = msgspec.field(default_factory=Histogram)  # of the requests that waited for one
     cpu_ns: int = 0
     core_wait_ns: int | None = 0  # runnable, but without a core; None: the kernel does not report it
     wall_ns: int = 0
@@ -78,7 +80,9 @@ class ClientStats(msgspec.Struct):
     scheduled_ns: tuple[int, int] | None = None  # of the first and the last request sent
     sent_ns: tuple[int, int] | None = None
     resends: int = 0
-    connections: int = 0
+    connections: int = 0  # opened
+    connections_used: int = 0  # by at least one request
+    connections_peak: int = 0  # open at once, summed over the workers
     prompts_counted: int = 0  # requests whose prompt tokens the server counted
     prompts_mismatched: int = 0  # of those: with another number of tokens than planned
     prompt_tokens_over: int = 0  # sum over these of served - planned
@@ -115,7 +119,7 @@ class ClientStats(msgspec.Struct):
 
     def merge(self, other: ClientStats) -> None:
         """Add those of another process of the same run."""
-        for name in ("turn_ns", "read_lag_ns", "send_lag_ns"):
+        for name in ("turn_ns", "read_lag_ns", "send_lag_ns", "handshake_ns", "connection_wait_ns"):
             getattr(self, name).merge(getattr(other, name))
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -147,6 +151,12 @@ class ClientStats(msgspec.Struct):
             prompt_guessed_share=_share(self.prompts_guessed, self.answers) if self.prompts_guessed else None,
             short_answer_share=_share(self.short_answers, self.answers),
             workers=workers,
+            connections_used=self.connections_used,
+            connections_peak=self.connections_peak,
+            handshake_p50_ms=self.handshake_ns.quantile_ms(0.5),
+            handshake_p99_ms=self.handshake_ns.quantile_ms(0.99),
+            connection_waits=sum(self.connection_wait_ns.counts),
+            connection_wait_p99_ms=self.connection_wait_ns.quantile_ms(0.99),
             usage_below_events_share=_share(self.usage_below_events, self.answers),
             usage_implausible_share=_share(self.usage_implausible, self.answers),
             unseen_answer_share=_share(self.usage_unseen, self.answers),
@@ -164,6 +174,8 @@ _SUMS = (
     "sent",
     "resends",
     "connections",
+    "connections_used",
+    "connections_peak",
     "prompts_counted",
     "prompts_mismatched",
     "prompt_tokens_over",

@@ -38,10 +38,18 @@ class RemoteConfig:
     workers: int | Literal["auto"] = 1
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 600.0  # without a byte of the response
+    # reuse: opened when a request has none; new: one for every request; a number: so many are opened before the run.
+    connections: Literal["reuse", "new"] | int = "reuse"
+    idle_timeout_s: float = 50.0  # an unused connection is closed; common load balancers forget it after 60 s
     gone_after_s: float = 2.0  # no connection can be opened for this long: the server is gone
     scrape: bool = False  # read the server's metrics during the run
     metrics_url: str | None = None  # None: /metrics of the server itself
     kernel_stamps: bool = True  # False: time every read instead, to measure what the kernel's stamps are worth
+
+    @property
+    def kept_connections(self) -> int:
+        """Opened before the run, and kept however long they are idle."""
+        return self.connections if isinstance(self.connections, int) else 0
 
     @property
     def caller(self) -> dict[str, str]:

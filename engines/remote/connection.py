@@ -59,6 +59,9 @@ class TlsLayer:
 
 
 READ_BYTES = 65536
+KEEPALIVE_IDLE_S = 15  # of TCP: so that a peer or a NAT that forgot the connection shows before a request needs it
+KEEPALIVE_INTERVAL_S = 5
+KEEPALIVE_PROBES = 3
 LOCAL_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 
 
@@ -104,11 +107,19 @@ class Connection:
         self.reused = False  # by this request; the server cannot have closed a fresh one for idling
         self.heard = False  # a byte came since the request was sent
         self.open = False
+        self.used = False  # by any request
         self.began_ns = time.monotonic_ns()
+        self.opened_ns = self.began_ns  # after the handshakes of TCP and TLS
+        self.free_ns = self.began_ns  # since when it could carry the next request
         self._sock = socket.socket(target.family, socket.SOCK_STREAM)
         try:
             self._sock.setblocking(False)
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if hasattr(socket, "TCP_KEEPIDLE"):
+                self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+                self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+                self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
             if kernel_stamps and enable_stamps(self._sock):
                 self._control_bytes = CONTROL_BYTES
             self._fd = self._sock.fileno()
@@ -154,6 +165,7 @@ class Connection:
 
     def _open(self) -> None:
         self.open = True
+        self.opened_ns = self.free_ns = time.monotonic_ns()
         self._owner.opened(self)
 
     def _ready(self, events: int) -> None:

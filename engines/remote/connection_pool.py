@@ -1,6 +1,11 @@
-"""The connections of a load: opened ahead, so that requests do not wait for them; detects that a server is gone."""
+"""The connections of a load: as many as its requests need; detects that a server is gone.
+
+The longest idle one is used first, so that requests rotate over the replicas behind a balancer of connections.
+"""
 
 from __future__ import annotations
+
+from collections import OrderedDict
 
 from engines.remote.answer import Failure
 from engines.remote.config import RemoteConfig, Target
@@ -20,11 +25,15 @@ class ConnectionPool:
         self._config = config
         self._poller = poller
         self._owner = owner
-        self._idle: list[Connection] = []  # the last used is taken first, as it is the least likely to have been closed
+        self._idle: OrderedDict[Connection, int] = OrderedDict()  # since when; the longest idle one is first
         self._finishing: dict[Connection, int] = {}  # since when: the stream has ended, the response has not
         self._opening: set[Connection] = set()
         self._busy: set[Connection] = set()
         self.opened_ever = 0
+        self.used_ever = 0  # of these, by at least one request
+        self.peak = 0  # open at once
+        self._recent_peaks = (0, 0)  # needed at once: in this idle_timeout_s and the one before
+        self._peaks_from_ns = 0
         self._kept = 0  # times a connection was kept for reuse
         self._closed = 0  # times the server then closed it as the next request was sent
         self.unsure = False  # a connection broke during a request, and none has been opened since
@@ -48,6 +57,7 @@ class ConnectionPool:
 
         Returns why no connection could be started, if so.
         """
+        self._note_need(total)
         while len(self) < total and len(self._opening) < MAX_OPENING and self.refused_ns is None:
             failure = self._open()
             if failure is not None:
@@ -57,9 +67,17 @@ class ConnectionPool:
     def take(self) -> Connection | None:
         if not self._idle:
             return None
-        connection = self._idle.pop()
+        connection, _ = self._idle.popitem(last=False)
         self._busy.add(connection)
+        if not connection.used:
+            connection.used = True
+            self.used_ever += 1
+        self._note_need(len(self._busy))
         return connection
+
+    def _note_need(self, needed: int) -> None:
+        if needed > self._recent_peaks[0]:
+            self._recent_peaks = (needed, self._recent_peaks[1])
 
     @property
     def blocked(self) -> bool:
@@ -68,7 +86,8 @@ class ConnectionPool:
 
     def opened(self, connection: Connection, *, for_a_request: bool) -> None:
         self._opening.discard(connection)
-        self._idle.append(connection)
+        self._idle[connection] = connection.opened_ns
+        self.peak = max(self.peak, len(self._idle) + len(self._busy) + len(self._finishing))
         connection.reused = not for_a_request  # the server may close an idle one just as a request is sent
         self.opened_ever += 1
         self.refused_ns, self.unsure = None, False
@@ -79,10 +98,10 @@ class ConnectionPool:
         connection.answer = None
         if not connection.complete:
             self._finishing[connection] = now_ns
-        elif connection.reusable and self._worth_keeping:
+        elif connection.reusable and self._worth_keeping and self._config.connections != "new":
             self._finishing.pop(connection, None)
             self._kept += 1
-            self._idle.append(connection)
+            self._idle[connection] = connection.free_ns = now_ns
             connection.reused = True
         else:
             self.drop(connection)
@@ -102,8 +121,7 @@ class ConnectionPool:
         self._busy.discard(connection)
         self._opening.discard(connection)
         self._finishing.pop(connection, None)
-        if connection in self._idle:
-            self._idle.remove(connection)
+        self._idle.pop(connection, None)
 
     def is_idle(self, connection: Connection) -> bool:
         return connection in self._idle
@@ -124,10 +142,24 @@ class ConnectionPool:
         """Call a few times a second. Tries to connect if the server may be gone; returns those that timed out."""
         for connection in [one for one, since in self._finishing.items() if now_ns - since > FINISHING_NS]:
             self.drop(connection)
+        self._close_surplus(now_ns)
         if not self._opening and (self.refused_ns is not None or self.unsure):
             self._open()
         limit_ns = round(self._config.connect_timeout_s * 1e9)
         return [one for one in self._opening if now_ns - one.began_ns > limit_ns]
+
+    def _close_surplus(self, now_ns: int) -> None:
+        """Close what has been idle for idle_timeout_s, and what is beyond the most that were needed at once lately."""
+        limit_ns = round(self._config.idle_timeout_s * 1e9)
+        if now_ns - self._peaks_from_ns > limit_ns:
+            self._recent_peaks = (len(self._busy), self._recent_peaks[0] if self._peaks_from_ns else len(self))
+            self._peaks_from_ns = now_ns
+        kept = self._config.kept_connections
+        while len(self._idle) > 0 and len(self) > kept:
+            connection, since_ns = next(iter(self._idle.items()))
+            if now_ns - since_ns <= limit_ns and len(self) <= max(*self._recent_peaks, kept):
+                return
+            self.drop(connection)
 
     def close(self) -> None:
         for connection in (*self._idle, *self._opening, *self._busy, *self._finishing):

@@ -22,7 +22,6 @@ from engines.remote.request_bodies import BodyWindow
 from engines.remote.socket_poller import SocketPoller
 from workloads.pacing import Due
 
-SPARE = 32  # connections kept open beyond those in use, below the cap on requests in flight
 BURST = 16  # sends before the next poll, so that bytes that arrived do not wait for many sends
 NEVER = 2**63 - 1
 
@@ -166,14 +165,18 @@ class Dispatcher:
         if exchange.sent_ns is None:
             exchange.sent_ns = sent_ns
             zero_ns = self._zero_ns
-            self._stats.count_sent(exchange.scheduled_ns - zero_ns, exchange.ready_ns - zero_ns, sent_ns - zero_ns)
+            ready_ns = exchange.ready_ns
+            if connection.free_ns > exchange.taken_ns:  # waiting for a handshake is not a delay of the client's
+                waited_ns = connection.free_ns - exchange.taken_ns
+                self._stats.connection_wait_ns.add(waited_ns)
+                ready_ns += waited_ns
+            self._stats.count_sent(exchange.scheduled_ns - zero_ns, ready_ns - zero_ns, sent_ns - zero_ns)
 
     def _open_connections(self) -> None:
-        """Open the connections that the load needs and SPARE more. If none can be opened, waiting requests fail."""
-        pacing = self._load.pacing
+        """Open the connections that the load needs. If none can be opened, waiting requests fail."""
         needed = len(self._busy) + len(self._waiting)
-        wanted = needed if pacing.exhausted else max(needed, min(needed + SPARE, pacing.concurrency or NEVER))
-        failure = self.pool.open_up_to(wanted)
+        kept = 0 if self._load.pacing.exhausted else self._config.kept_connections
+        failure = self.pool.open_up_to(max(needed, kept))
         if failure is not None:
             self._fail_waiting(failure)
 
@@ -186,6 +189,7 @@ class Dispatcher:
 
     def opened(self, connection: Connection) -> None:
         self.pool.opened(connection, for_a_request=bool(self._waiting))
+        self._stats.handshake_ns.add(connection.opened_ns - connection.began_ns)
         if self._start_ns is not None:
             self._send_waiting()
             self._update_next_due()

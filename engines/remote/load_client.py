@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from engines.base import Observer, RunRecord
@@ -16,7 +16,7 @@ from engines.garbage import light_garbage_collection
 from engines.remote.answer import Interpret
 from engines.remote.client_stats import ClientStats, core_wait_ns
 from engines.remote.config import RemoteConfig, Target
-from engines.remote.dispatcher import SPARE, Dispatcher, Load
+from engines.remote.dispatcher import Dispatcher, Load
 from engines.remote.load_recorder import LoadRecorder
 from engines.remote.request_bodies import BodyWindow, RequestFormat
 from engines.remote.socket_poller import OnReady, SocketPoller
@@ -66,10 +66,14 @@ class Partition:
 
     @property
     def connections(self) -> int:
-        """To open before the clock runs."""
+        """To open before the clock runs: what a closed loop uses at once, else the one of the first request."""
         if self._pacing.rate_per_s is None:
             return min(self.concurrency or len(self.indices), len(self.indices))
-        return min(self.concurrency or SPARE, len(self.indices))
+        return min(1, len(self.indices))
+
+    def share_of(self, connections: int) -> int:
+        """Of a number of connections that all workers have together."""
+        return connections // self._workers + (self._worker < connections % self._workers)
 
 
 def _part(plan: RequestPlan, whole: Pacing, worker: int, workers: int) -> Pacing:
@@ -97,14 +101,18 @@ def run_partition(
 
     Raises CbbenchError before that.
     """
-    url = request_format.config.url
+    config = request_format.config
+    if isinstance(config.connections, int):
+        config = replace(config, connections=part.share_of(config.connections))
+    connections = max(part.connections, config.kept_connections)
+    url = config.url
     make = request_format.requests(plan, target)
-    window = BodyWindow(make, part.indices, count=max(LEAST_WINDOW, 2 * part.connections))
-    _raise_file_limit(part.connections)
-    client = LoadClient(target, request_format.config, request_format.interpret, Load(make, window, part, recorder))
+    window = BodyWindow(make, part.indices, count=max(LEAST_WINDOW, 2 * connections))
+    _raise_file_limit(connections)
+    client = LoadClient(target, config, request_format.interpret, Load(make, window, part, recorder))
     ending: Ending
     try:
-        if not client.prepare(part.connections):
+        if not client.prepare(connections):
             raise CbbenchError(None, f"no server answers at {url}: {client.refusal}", ExitCode.SERVER)
         with light_garbage_collection():
             start_ns = None if recorder.stopping else start()
@@ -197,7 +205,10 @@ class LoadClient:
         else:
             self._stats.core_wait_ns = waited_until_now_ns - waited_ns
         self._stats.wall_ns += time.monotonic_ns() - start_ns
-        self._stats.connections += self._dispatcher.pool.opened_ever
+        pool = self._dispatcher.pool
+        self._stats.connections += pool.opened_ever
+        self._stats.connections_used += pool.used_ever
+        self._stats.connections_peak += pool.peak
         return ending
 
     def close(self) -> None:

@@ -117,7 +117,8 @@ def _send(
     make = request_format.requests(plan, target, first_id=first_id)
     pacing = Pacing(plan.arrivals_ugap, concurrency=min(concurrency or len(plan), len(plan)))
     load = Load(make, BodyWindow(make, range(len(plan)), count=len(plan)), pacing, recorder)
-    client = LoadClient(target, request_format.config, request_format.interpret, load)
+    config = replace(request_format.config, connections="reuse")
+    client = LoadClient(target, config, request_format.interpret, load)
     url = request_format.config.url
     try:
         if not client.prepare(1):

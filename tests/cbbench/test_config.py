@@ -165,6 +165,7 @@ def example_of(name: str) -> object:
         "tenant_weight": ["a:2"],
         "header": ["X-A: b"],
         "omit": ["temperature"],
+        "connections": "new",
         "extra_body": "{}",
         "prompt_buckets": "8",
         "workers": "2",
@@ -188,3 +189,11 @@ def test_only_fields_that_cbbench_sends_can_be_omitted() -> None:
     assert settings.server.omit == ("temperature", "user")
     with pytest.raises(CbbenchError, match=r"want one of model, max_tokens, .* got 'messages'"):
         build_settings({"url": "http://127.0.0.1:9", "omit": ["messages"]})
+
+
+def test_connections_are_a_word_or_a_number() -> None:
+    for given, meant in (("new", "new"), ("reuse", "reuse"), ("16", 16), (16, 16)):
+        assert build_settings({"url": "http://127.0.0.1:9", "connections": given}).server.connections == meant
+    for wrong in ("0", -1, "all", "1.5"):
+        with pytest.raises(CbbenchError, match="want reuse, new or a whole number"):
+            build_settings({"url": "http://127.0.0.1:9", "connections": wrong})

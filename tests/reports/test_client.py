@@ -129,3 +129,11 @@ def test_itl_of_events_that_came_together_is_not_judged(bound: int) -> None:
     assert (one.verdict, one.value) == ("inconclusive", None)
     assert "75% of the token events came together" in one.reason
     assert judged("p50_tpot_ms<=50", coalesced_event_share=0.75).verdict == "pass"
+
+
+def test_connections_that_were_waited_for_or_not_used_are_noted() -> None:
+    (waited,) = client_notes(msgspec.structs.replace(GOOD, connection_waits=3, connection_wait_p99_ms=40.0))
+    assert "3 requests waited for a connection, P99 40.0 ms" in waited
+    assert client_notes(msgspec.structs.replace(GOOD, connection_waits=3, connection_wait_p99_ms=0.2)) == ()
+    (unused,) = client_notes(msgspec.structs.replace(GOOD, connections=8, connections_used=5))
+    assert "8 connections were opened, 5 of them used" in unused

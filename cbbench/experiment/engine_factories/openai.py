@@ -77,6 +77,8 @@ class OpenAIFactory:
                 extra_body={} if settings.server.extra_body is None else settings.server.extra_body.content,
                 warmup_requests=settings.server.warmup,
                 workers=settings.server.workers,
+                connections=settings.server.connections,
+                idle_timeout_s=settings.server.idle_timeout,
                 read_timeout_s=settings.server.read_timeout,
                 scrape=settings.server.scrape,
                 metrics_url=settings.server.metrics_url,
