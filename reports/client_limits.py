@@ -82,6 +82,12 @@ def client_notes(client: ClientReport) -> tuple[str, ...]:
         )
     if client.connections_used is not None and client.connections > client.connections_used:
         notes.append(f"{client.connections} connections were opened, {client.connections_used} of them used")
+    if client.retry_after_s is not None:
+        shortest, longest = client.retry_after_s
+        notes.append(
+            f"{client.retry_afters} refusals said to try again after {shortest:.0f} to {longest:.0f} s: they were not "
+            "tried again"
+        )
     if client.resends:
         notes.append(f"{client.resends} requests were sent again on a new connection")
     return (*notes, *scrape_notes(client.scrape)) if client.scrape else tuple(notes)

@@ -240,6 +240,16 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
             extra=_of_server("S"),
         ),
     ] = 600.0
+    request_timeout: Annotated[
+        float | None,
+        Meta(
+            gt=0,
+            le=1e9,
+            description="Seconds from sending a request to the end of its answer after which it failed, whatever "
+            "comes. Default: none.",
+            extra=_of_server("S", hashed="if-set"),
+        ),
+    ] = None
     ca_file: Annotated[
         str | None,
         Meta(

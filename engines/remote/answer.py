@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import WHOLE_REASONS
+from engines.remote.headers import retry_after_s
 from engines.remote.sse import SseEvent, SseParser
 from engines.remote.usage import OutputCount, output_count
 
@@ -54,6 +55,7 @@ class StreamedAnswer:
         self.first_byte_ns: int | None = None
         self.last_byte_ns: int | None = None
         self.status = 0
+        self.retry_after_s: float | None = None  # of a refusal
         self.token_ns = array("q")
         self.empty_ns = array("q")
         self.first_answer_ns: int | None = None  # first token that is not reasoning
@@ -71,6 +73,7 @@ class StreamedAnswer:
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
         encoding = headers.get(b"content-encoding", b"identity").decode("latin-1")
         if status >= 400:
+            self.retry_after_s = retry_after_s(headers.get(b"retry-after", b"").decode("latin-1"))
             self._refusal = Failure("http_5xx" if status >= 500 else "http_4xx", f"HTTP {status}")
         elif status >= 300:
             self._refusal = Failure(

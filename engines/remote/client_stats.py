@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -94,6 +94,8 @@ class ClientStats(msgspec.Struct):
     usage_unseen: int = 0
     usage_tokens: int = 0  # output tokens by usage, and the token events of the same answers
     usage_events: int = 0
+    retry_afters: int = 0  # refusals with a Retry-After
+    retry_after_s: tuple[float, float] | None = None  # the shortest and the longest of them
     finish_reasons: dict[str, int] = {}  # as the server sent them, of completed and failed requests
 
     def count_reason(self, reason: str, count: int = 1) -> None:
@@ -117,6 +119,10 @@ class ClientStats(msgspec.Struct):
             self.usage_tokens += count.tokens
             self.usage_events += events
 
+    def count_retry_after(self, seconds: float) -> None:
+        self.retry_afters += 1
+        self.retry_after_s = _span(self.retry_after_s, (seconds, seconds))
+
     def merge(self, other: ClientStats) -> None:
         """Add those of another process of the same run."""
         for name in ("turn_ns", "read_lag_ns", "send_lag_ns", "handshake_ns", "connection_wait_ns"):
@@ -130,6 +136,7 @@ class ClientStats(msgspec.Struct):
         self.wall_ns = max(self.wall_ns, other.wall_ns)
         self.scheduled_ns = _span(self.scheduled_ns, other.scheduled_ns)
         self.sent_ns = _span(self.sent_ns, other.sent_ns)
+        self.retry_after_s = _span(self.retry_after_s, other.retry_after_s)
 
     def report(self, *, open_loop: bool, workers: int) -> ClientReport:
         rate = _achieved_over_offered(self.scheduled_ns, self.sent_ns) if open_loop else None
@@ -157,6 +164,8 @@ class ClientStats(msgspec.Struct):
             handshake_p99_ms=self.handshake_ns.quantile_ms(0.99),
             connection_waits=sum(self.connection_wait_ns.counts),
             connection_wait_p99_ms=self.connection_wait_ns.quantile_ms(0.99),
+            retry_afters=self.retry_afters,
+            retry_after_s=self.retry_after_s,
             usage_below_events_share=_share(self.usage_below_events, self.answers),
             usage_implausible_share=_share(self.usage_implausible, self.answers),
             unseen_answer_share=_share(self.usage_unseen, self.answers),
@@ -187,10 +196,14 @@ _SUMS = (
     "usage_unseen",
     "usage_tokens",
     "usage_events",
+    "retry_afters",
 )
 
 
-def _span(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, int] | None:
+Number = TypeVar("Number", int, float)
+
+
+def _span(a: tuple[Number, Number] | None, b: tuple[Number, Number] | None) -> tuple[Number, Number] | None:
     if a is None or b is None:
         return a or b
     return min(a[0], b[0]), max(a[1], b[1])

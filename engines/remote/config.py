@@ -38,6 +38,7 @@ class RemoteConfig:
     workers: int | Literal["auto"] = 1
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 600.0  # without a byte of the response
+    request_timeout_s: float | None = None  # from sending to the end of the response; None: no limit
     # reuse: opened when a request has none; new: one for every request; a number: so many are opened before the run.
     connections: Literal["reuse", "new"] | int = "reuse"
     idle_timeout_s: float = 50.0  # an unused connection is closed; common load balancers forget it after 60 s

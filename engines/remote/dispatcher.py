@@ -237,11 +237,17 @@ class Dispatcher:
     def _time_out(self, now_ns: int) -> None:
         limit_ns = round(self._config.read_timeout_s * 1e9)
         failure = Failure("timeout", f"no byte for {self._config.read_timeout_s:g} s")
+        whole_s = self._config.request_timeout_s
+        whole_ns = None if whole_s is None else round(whole_s * 1e9)
+        late = Failure("timeout", f"the response had not ended {whole_s:g} s after sending" if whole_s else "")
         for connection, exchange in list(self._busy.items()):
             since_ns = exchange.answer.last_byte_ns or exchange.sent_ns or now_ns
             if now_ns - since_ns > limit_ns:
                 self.pool.drop(connection)
                 self._finish(connection, exchange, failure)
+            elif whole_ns is not None and now_ns - (exchange.sent_ns or now_ns) > whole_ns:
+                self.pool.drop(connection)
+                self._finish(connection, exchange, late)
 
     def _finish(self, connection: Connection, exchange: Exchange, broken: Failure | None) -> None:
         del self._busy[connection]

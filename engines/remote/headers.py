@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from email.utils import parsedate_to_datetime
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -87,3 +89,15 @@ def _without_beginning(text: str, secret: str) -> str:
         if text.endswith(secret[:length]):
             return text[:-length] + HIDDEN
     return text
+
+
+def retry_after_s(value: str) -> float | None:
+    """Seconds from now in a Retry-After header: a number, or a date (RFC 9110, 10.2.3). None for anything else."""
+    value = value.strip()
+    if value.isascii() and value.isdigit() and len(value) < 10:
+        return float(value)
+    try:
+        at = parsedate_to_datetime(value)
+        return max(0.0, at.timestamp() - time.time())
+    except (ValueError, OverflowError, OSError):
+        return None

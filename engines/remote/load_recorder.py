@@ -172,6 +172,8 @@ class LoadRecorder:
             stats.prompt_tokens_over += over
         if answer.finish_reason is not None and row.status != "cancelled":
             stats.count_reason(answer.finish_reason)
+        if answer.retry_after_s is not None:
+            stats.count_retry_after(answer.retry_after_s)
         if row.status == "completed":
             stats.answers += 1
             stats.count_tokens(count, row.events, implausible_prompt=prompt_tokens != answer.prompt_tokens)

@@ -166,6 +166,7 @@ def example_of(name: str) -> object:
         "header": ["X-A: b"],
         "omit": ["temperature"],
         "connections": "new",
+        "request_timeout": 5.0,
         "extra_body": "{}",
         "prompt_buckets": "8",
         "workers": "2",

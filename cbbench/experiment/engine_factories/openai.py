@@ -79,6 +79,7 @@ class OpenAIFactory:
                 workers=settings.server.workers,
                 connections=settings.server.connections,
                 idle_timeout_s=settings.server.idle_timeout,
+                request_timeout_s=settings.server.request_timeout,
                 read_timeout_s=settings.server.read_timeout,
                 scrape=settings.server.scrape,
                 metrics_url=settings.server.metrics_url,
