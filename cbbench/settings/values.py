@@ -134,9 +134,11 @@ def parse_workers(given: str | int) -> int | Literal["auto"]:
 
 
 def parse_connections(given: str | int) -> int | Literal["reuse", "new"]:
+    if given == "reuse":
+        return "reuse"
+    if given == "new":
+        return "new"
     text = str(given)
-    if text == "reuse" or text == "new":
-        return text
     if not text.isdigit() or int(text) < 1:
         raise ValueError(f"want reuse, new or a whole number from 1 on, got {given!r}")
     return int(text)

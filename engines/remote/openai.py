@@ -110,17 +110,18 @@ def interpret(answer: StreamedAnswer, event: SseEvent, at_ns: int) -> None:
     if chunk.error is not None or event.type == b"error" or chunk.object == "error":
         answer.fail(_message(chunk.error if chunk.error is not None else chunk.message))
         return
-    counted_before, grew = answer.output_tokens, False
+    grew = False
     if chunk.usage is not None:
+        before = answer.output_tokens
         _count(answer, chunk.usage)
-        grew = (answer.output_tokens or 0) > (counted_before or 0)
-    if chunk.choices:
-        choice = chunk.choices[0]
         # The total that comes with the closing chunk has not grown by that chunk.
-        _choice(answer, choice, at_ns, grew=grew and (counted_before is not None or not choice.finish_reason))
+        closing = before is None and bool(chunk.choices) and bool(chunk.choices[0].finish_reason)
+        grew = (answer.output_tokens or 0) > (before or 0) and not closing
+    if chunk.choices:
+        _choice(answer, chunk.choices[0], at_ns, grew)
 
 
-def _choice(answer: StreamedAnswer, choice: _Choice, at_ns: int, *, grew: bool) -> None:
+def _choice(answer: StreamedAnswer, choice: _Choice, at_ns: int, grew: bool) -> None:
     """grew: the server's count of tokens grew with this event, so that it has a token even without text."""
     delta = choice.delta
     if choice.text or (
