@@ -115,8 +115,8 @@ def interpret(answer: StreamedAnswer, event: SseEvent, at_ns: int) -> None:
         before = answer.output_tokens
         _count(answer, chunk.usage)
         # The total that comes with the closing chunk has not grown by that chunk.
-        closing = before is None and bool(chunk.choices) and bool(chunk.choices[0].finish_reason)
-        grew = (answer.output_tokens or 0) > (before or 0) and not closing
+        finish_reason = chunk.choices[0].finish_reason if chunk.choices else None
+        grew = (answer.output_tokens or 0) > (before or 0) and (before is not None or not finish_reason)
     if chunk.choices:
         _choice(answer, chunk.choices[0], at_ns, grew)
 
