@@ -20,7 +20,7 @@ def test_a_run_leaves_a_folder_and_says_where(cbbench: Call) -> None:
     assert "results in out" in outcome.err
     result = json.loads(Path("out/run.json").read_text())
     assert result["summary"]["requests"] == {
-        "planned": 6, "sent": 6, "completed": 6, "failed": 0, "cancelled": 0, "errors": {},
+        "planned": 6, "sent": 6, "completed": 6, "failed": 0, "cancelled": 0, "errors": {}, "messages": {},
     }  # fmt: skip
     assert result["engine"]["mode"] == "continuous"
     assert result["environment"]["cbbench"]
