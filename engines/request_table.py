@@ -68,14 +68,18 @@ class RequestRow(msgspec.Struct, frozen=True, gc=False):
     first_answer: Ns | None = None  # first token of the answer, where reasoning came before it
     transfer_asked: Ns | None = None  # the decode instance had room and asked the prefill instance for its KV
     transfer_ended: Ns | None = None  # and had all of it
+    cached_tokens: Count | None = None  # of the prompt, from a prefix cache, as the server's usage says
+    request_id: str | None = None  # X-Request-Id, ending in -i
 
 
 FIELDS = RequestRow.__struct_fields__
-LABELS = ("status", "finish_reason", "error", "token_source", "tenant")  # text that is much the same in every row
+# Text that is much the same in every row; of a request_id, what stands before its number.
+LABELS = ("status", "finish_reason", "error", "token_source", "tenant", "request_id")
 # Labels are codes, and stints are where those of the row end in a column of their own.
 _DTYPE = np.dtype([(name, "<i4" if name in LABELS else "<i8") for name in FIELDS])
 _LABELS_AT = tuple(FIELDS.index(name) for name in LABELS)
 _STINTS_AT = FIELDS.index("stints")
+_REQUEST_ID_AT = FIELDS.index("request_id")
 FIRST_ROWS = 256
 
 
@@ -102,6 +106,7 @@ class RequestTable(Sequence[RequestRow]):
         for stint in row.stints:
             self._stints.extend((stint.slot, stint.admitted, stint.sampled, stint.ended))
         values: list[Any] = list(msgspec.structs.astuple(row))
+        values[_REQUEST_ID_AT] = _without_number(row)
         for at in _LABELS_AT:
             values[at] = self._code(values[at])
         values[_STINTS_AT] = len(self._stints)
@@ -118,11 +123,12 @@ class RequestTable(Sequence[RequestRow]):
         part = self._table[begin:end]
         columns = dict(zip(FIELDS, zip(*map(msgspec.structs.astuple, rows), strict=True), strict=True))
         stints = columns.pop("stints")
+        columns["request_id"] = tuple(map(_without_number, rows))
         for name, values in columns.items():
             if name in LABELS:
                 codes = {text: self._code(text) for text in dict.fromkeys(values)}
                 part[name] = [codes[text] for text in values] if len(codes) > 1 else codes[values[0]]
-            elif name in TIMES and None in values:
+            elif name in OPTIONAL and None in values:
                 part[name] = [MISSING if value is None else value for value in values]
             else:
                 part[name] = values
@@ -152,8 +158,10 @@ class RequestTable(Sequence[RequestRow]):
             raise IndexError(f"row {at} of {self._count}")
         at %= self._count
         fields = dict(zip(FIELDS, self._table[at].item(), strict=True))
-        fields |= {name: None for name in TIMES if fields[name] == MISSING}
+        fields |= {name: None for name in OPTIONAL if fields[name] == MISSING}
         fields |= {name: self._texts[fields[name]] for name in LABELS}
+        if fields["request_id"] is not None:
+            fields["request_id"] += f"-{fields['i']}"
         begin = int(self._table["stints"][at - 1]) if at else 0
         numbers = self._stints[begin : fields["stints"]].tolist()
         fields["stints"] = tuple(Stint(*numbers[i : i + 4]) for i in range(0, len(numbers), 4))
@@ -186,5 +194,9 @@ class RequestTable(Sequence[RequestRow]):
         return np.repeat(np.arange(self._count), counts), numbers
 
 
-# The times that may never have come.
-TIMES = tuple(field.name for field in msgspec.structs.fields(RequestRow) if field.type == Ns | None)
+# Numbers that may be missing: times that never came, counts that are not known.
+OPTIONAL = tuple(field.name for field in msgspec.structs.fields(RequestRow) if field.type in (Ns | None, Count | None))
+
+
+def _without_number(row: RequestRow) -> str | None:
+    return None if row.request_id is None else row.request_id.removesuffix(f"-{row.i}")

@@ -19,6 +19,7 @@ NOTED_MISMATCH_SHARE = 0.01
 NOTED_CORE_WAIT_S = 0.1
 NOTED_DISAGREEMENT_SHARE = 0.01  # between the server's counters and what the client received
 NOTED_CONNECTION_WAIT_MS = 5.0
+UNSEEN_ANSWER_SHARE = 0.001  # of the completed requests: without their TPOT the P99 is that of nearly all
 NOTED_UNSEEN_TOKENS = 0.05  # of the output tokens
 NOTED_PREFIX_HITS = 0.05  # hit rate where no two requests share a prefix
 
@@ -66,6 +67,11 @@ def client_notes(client: ClientReport) -> tuple[str, ...]:
             f"{client.short_answer_share:.1%} of the outputs were shorter than requested: the server stops early"
         )
     notes += usage_notes(client)
+    if not client.prefixes_shared and (client.cached_token_share or 0.0) > NOTED_PREFIX_HITS:
+        notes.append(
+            f"{client.cached_token_share:.0%} of the prompt tokens came from the server's prefix cache, by its usage, "
+            "though no two requests share a prefix"
+        )
     odd = {reason: count for reason, count in client.finish_reasons.items() if reason.lower() not in WHOLE_REASONS}
     if odd:
         listed = ", ".join(f"{reason}: {count}" for reason, count in odd.items())
@@ -95,8 +101,8 @@ def client_notes(client: ClientReport) -> tuple[str, ...]:
 
 def unseen_times(client: ClientReport, latency: str | None) -> str | None:
     """Why the run does not measure this latency (tpot_ms, itl_ms); None if it does."""
-    if latency == "tpot_ms" and client.unseen_answer_share:
-        share = client.unseen_answer_share
+    share = client.unseen_answer_share or 0.0
+    if latency == "tpot_ms" and share > UNSEEN_ANSWER_SHARE:
         return f"not measured: most tokens of {share:.0%} of the outputs came in no event, as with hidden reasoning"
     coalesced = client.coalesced_event_share
     if latency == "itl_ms" and coalesced is not None and coalesced > COALESCED_SHARE:

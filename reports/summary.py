@@ -243,8 +243,10 @@ def _signals_of(steps: StepArray, window_s: float) -> Signals:
 
 def _sampled_signals(record: RunRecord) -> Signals:
     samples = record.signals
+    cached = record.column("cached_tokens")
+    hits = int(cached[cached != MISSING].sum()) if (cached != MISSING).any() else None
     if not samples:
-        return Signals()
+        return Signals(prefix_hit_tokens=hits)
     busy = [one.device_busy for one in samples if one.device_busy is not None]
     usage = [one.kv_usage for one in samples if one.kv_usage is not None]
     return Signals(
@@ -254,6 +256,7 @@ def _sampled_signals(record: RunRecord) -> Signals:
         running_mean=float(np.mean([one.running for one in samples])),
         waiting_mean=float(np.mean([one.waiting for one in samples])),
         preemptions=samples[-1].preemptions,
+        prefix_hit_tokens=hits,
     )
 
 

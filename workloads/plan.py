@@ -77,6 +77,11 @@ class RequestPlan:
         """Whether prompt_tokens are exact; else they are estimates until the server counts."""
         return self.texts is None or self.texts.counted_by != "server"
 
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether prompts begin alike, so that a prefix cache is to be hit; texts of a file may."""
+        return bool((self.prefix >= 0).any() or (self.session >= 0).any() or self.texts is not None)
+
     def __post_init__(self) -> None:
         for name in COLUMNS:
             column = getattr(self, name)

@@ -60,6 +60,7 @@ class StreamedAnswer:
         self.empty_ns = array("q")
         self.first_answer_ns: int | None = None  # first token that is not reasoning
         self.prompt_tokens: int | None = None  # counted by the server; the last count reported
+        self.cached_tokens: int | None = None  # of the prompt, from the server's prefix cache
         self.output_tokens: int | None = None
         self.reasoning_tokens = 0  # reported apart; mostly a part of output_tokens
         self.reasoning_events = 0  # of token_ns

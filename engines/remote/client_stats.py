@@ -94,6 +94,9 @@ class ClientStats(msgspec.Struct):
     usage_unseen: int = 0
     usage_tokens: int = 0  # output tokens by usage, and the token events of the same answers
     usage_events: int = 0
+    cached_known: int = 0  # completed, with a count of cached prompt tokens in their usage
+    cached_tokens: int = 0  # of these
+    cached_of_tokens: int = 0  # their prompt tokens
     retry_afters: int = 0  # refusals with a Retry-After
     retry_after_s: tuple[float, float] | None = None  # the shortest and the longest of them
     finish_reasons: dict[str, int] = {}  # as the server sent them, of completed and failed requests
@@ -170,6 +173,8 @@ class ClientStats(msgspec.Struct):
             usage_implausible_share=_share(self.usage_implausible, self.answers),
             unseen_answer_share=_share(self.usage_unseen, self.answers),
             unseen_token_share=_share(self.usage_tokens - self.usage_events, self.usage_tokens),
+            cached_tokens=self.cached_tokens if self.cached_known else None,
+            cached_token_share=_share(self.cached_tokens, self.cached_of_tokens),
             finish_reasons=dict(sorted(self.finish_reasons.items(), key=lambda item: -item[1])),
         )
 
@@ -196,6 +201,9 @@ _SUMS = (
     "usage_unseen",
     "usage_tokens",
     "usage_events",
+    "cached_known",
+    "cached_tokens",
+    "cached_of_tokens",
     "retry_afters",
 )
 

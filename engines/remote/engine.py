@@ -38,6 +38,7 @@ class RemoteEngine:
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
         """Raises CbbenchError before the run, PartialRun when the server goes away or a worker dies during it."""
         request_format = choose_request_format(self.config, self.target, self.server, plan, pacing, observer)
+        request_format = request_format.with_request_ids()
         run = self._run_scraped if self.config.scrape else self._run
         result = run(request_format, plan, pacing, observer)
         if result.problem is not None:
@@ -52,7 +53,8 @@ class RemoteEngine:
         else:
             result = run_in_this_process(request_format, self.target, plan, pacing, observer)
         report = result.stats.report(open_loop=pacing.rate_per_s is not None, workers=workers)
-        self.client = msgspec.structs.replace(report, notes=self.server.notes + request_format.notes)
+        notes = self.server.notes + request_format.notes
+        self.client = msgspec.structs.replace(report, notes=notes, prefixes_shared=plan.shares_prefixes)
         return result
 
     def _run_scraped(

@@ -91,6 +91,11 @@ def _without_beginning(text: str, secret: str) -> str:
     return text
 
 
+def request_id(prefix: str | None, index: int) -> str | None:
+    """X-Request-Id of request `index`; None without a prefix."""
+    return None if prefix is None else f"{prefix}-{index}"
+
+
 def retry_after_s(value: str) -> float | None:
     """Seconds from now in a Retry-After header: a number, or a date (RFC 9110, 10.2.3). None for anything else."""
     value = value.strip()

@@ -126,7 +126,7 @@ def run_partition(
 def run_in_this_process(
     request_format: RequestFormat, target: Target, plan: RequestPlan, pacing: Pacing, observer: Observer
 ) -> LoadResult:
-    recorder = LoadRecorder(plan, observer, ClientStats())
+    recorder = LoadRecorder(plan, observer, ClientStats(), request_format.id_prefix)
     ending, problem = run_partition(request_format, target, plan, Partition(plan, pacing), recorder, time.monotonic_ns)
     record = recorder.record(interrupted=ending == "stopped")
     return LoadResult(record, recorder.stats, problem)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from engines.base import Observer, RunRecord, Signal
 from engines.remote.answer import Failure, StreamedAnswer
 from engines.remote.client_stats import ClientStats
-from engines.remote.usage import OutputCount, believable_prompt_tokens
+from engines.remote.headers import request_id
+from engines.remote.usage import OutputCount, believable_cached_tokens, believable_prompt_tokens
 from engines.request_table import RequestRow, RequestTable, Status
 from workloads.plan import RequestPlan
 
@@ -65,10 +66,12 @@ class EndedRequests:
 class LoadRecorder:
     """Times of exchanges are of time.monotonic_ns(); those of rows and signals count from `start_ns`."""
 
-    def __init__(self, plan: RequestPlan, observer: Observer, stats: ClientStats) -> None:
+    def __init__(self, plan: RequestPlan, observer: Observer, stats: ClientStats, id_prefix: str | None = None) -> None:
+        """id_prefix: of the requests' X-Request-Id; None: they have none of ours."""
         self._plan = plan
         self._observer = observer
         self.stats = stats
+        self._id_prefix = id_prefix
         self._ended = EndedRequests()
         self._signals: list[Signal] = []
         self._output_tokens = 0
@@ -90,7 +93,9 @@ class LoadRecorder:
         status: Status = "cancelled" if cancelled else "failed" if failure else "completed"
         gaps_us = answer.gaps_us()
         count = answer.output_count()
-        prompt_tokens = self._prompt_tokens(answer, exchange.index)
+        planned = int(self._plan.prompt_tokens[exchange.index])
+        counted = believable_prompt_tokens(answer.prompt_tokens, planned)
+        prompt_tokens = counted or planned
         row = RequestRow(
             i=exchange.index,
             scheduled=self._since(exchange.scheduled_ns),
@@ -100,7 +105,7 @@ class LoadRecorder:
             first=self._since(answer.token_ns[0]) if answer.token_ns else None,
             last=self._since(answer.token_ns[-1]) if answer.token_ns else None,
             end=self._since(end_ns),
-            prompt_tokens=prompt_tokens or int(self._plan.prompt_tokens[exchange.index]),
+            prompt_tokens=prompt_tokens,
             output_tokens=count.tokens,
             status=status,
             finish_reason="aborted" if cancelled else failure.kind if failure else answer.finish_reason,
@@ -112,8 +117,10 @@ class LoadRecorder:
             events_at=self._ended.num_events,
             events=len(gaps_us),
             first_answer=self._first_answer(answer),
+            cached_tokens=believable_cached_tokens(answer.cached_tokens, prompt_tokens),
+            request_id=request_id(self._id_prefix, exchange.index),
         )
-        self._count(answer, row, prompt_tokens, count)
+        self._count(answer, row, counted, count)
         self._ended.add(row, gaps_us)
         self._output_tokens += row.output_tokens
         if row.first is not None and row.sent is not None:
@@ -156,9 +163,6 @@ class LoadRecorder:
     def record(self, *, interrupted: bool) -> RunRecord:
         return self._ended.record(self._plan, self._signals, interrupted=interrupted)
 
-    def _prompt_tokens(self, answer: StreamedAnswer, index: int) -> int | None:
-        return believable_prompt_tokens(answer.prompt_tokens, int(self._plan.prompt_tokens[index]))
-
     def _count(self, answer: StreamedAnswer, row: RequestRow, prompt_tokens: int | None, count: OutputCount) -> None:
         stats = self.stats
         stats.token_events += row.events
@@ -177,6 +181,10 @@ class LoadRecorder:
         if row.status == "completed":
             stats.answers += 1
             stats.count_tokens(count, row.events, implausible_prompt=prompt_tokens != answer.prompt_tokens)
+            if row.cached_tokens is not None:
+                stats.cached_known += 1
+                stats.cached_tokens += row.cached_tokens
+                stats.cached_of_tokens += row.prompt_tokens
             stats.short_answers += row.output_tokens < int(self._plan.output_tokens[row.i])
 
     def _since(self, at_ns: int) -> int:

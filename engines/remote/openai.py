@@ -64,6 +64,8 @@ class _Usage(msgspec.Struct):
     prompt_tokens: Any = None
     completion_tokens: Any = None
     completion_tokens_details: Any = None
+    prompt_tokens_details: Any = None
+    prompt_cache_hit_tokens: Any = None  # DeepSeek's name of prompt_tokens_details.cached_tokens
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -149,6 +151,10 @@ def _count(answer: StreamedAnswer, usage: _Usage) -> None:
     details = usage.completion_tokens_details
     if isinstance(details, dict) and _is_count(details.get("reasoning_tokens")):
         answer.reasoning_tokens = details["reasoning_tokens"]
+    prompt = usage.prompt_tokens_details
+    cached = prompt.get("cached_tokens") if isinstance(prompt, dict) else usage.prompt_cache_hit_tokens
+    if type(cached) is int and cached >= 0:
+        answer.cached_tokens = cached
 
 
 def _is_count(value: Any) -> bool:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from secrets import token_hex
 
 import numpy as np
 
 from engines.remote import openai, tgi
 from engines.remote.answer import Interpret
 from engines.remote.config import RemoteConfig, Target
-from engines.remote.headers import merged
+from engines.remote.headers import merged, request_id
 from engines.remote.openai import RequestSpec
 from workloads.plan import RequestPlan
 from workloads.prompts import Prompts
@@ -128,6 +129,7 @@ class RequestFormat:
     as_ids: bool  # prompts are token ids; else text
     overhead_tokens: int = 0  # added by the server to every text, as by a chat template
     vocab_size: int | None = None  # None: not reported
+    id_prefix: str | None = None  # of X-Request-Id; None: a request has none of ours
     notes: tuple[str, ...] = ()  # what was left out or renamed, as the server refused it
 
     @property
@@ -137,6 +139,13 @@ class RequestFormat:
         if self.vocab_size is None or self.vocab_size >= high:
             return low, high
         return max(self.vocab_size // 8, 1), self.vocab_size
+
+    def with_request_ids(self) -> RequestFormat:
+        """With an X-Request-Id in each request, so that a server's log can be searched for it, unless a configured
+        header has that name."""
+        if any(name.lower() == "x-request-id" for name in self.config.caller):
+            return self
+        return replace(self, id_prefix=f"cbbench-{token_hex(4)}")
 
     @property
     def interpret(self) -> Interpret:
@@ -162,7 +171,9 @@ class RequestFormat:
 
         def request(index: int) -> bytes:
             body = self.body(prompts.spec(index))
-            return b"%b%d\r\n\r\n%b" % (head, len(body), body)
+            name = request_id(self.id_prefix, index)
+            named = b"" if name is None else b"X-Request-Id: %b\r\n" % name.encode()
+            return b"%b%d\r\n%b\r\n%b" % (head, len(body), named, body)
 
         return request
 

@@ -182,7 +182,7 @@ class Scraper:
             preemptions=_whole(total.get("preemptions")),
             prefix_hit_rate=hits / queries if queries and hits is not None else rate.value if rate else None,
             # Prompts of a file may share prefixes, and may repeat.
-            prefixes_shared=bool((plan.prefix >= 0).any() or (plan.session >= 0).any() or plan.texts is not None),
+            prefixes_shared=plan.shares_prefixes,
         )
 
     def _find(self) -> dict[Meaning, Reading] | None:

@@ -48,6 +48,11 @@ def output_count(
     return OutputCount(tokens, "usage_unseen" if unseen else "usage")
 
 
+def believable_cached_tokens(reported: int | None, prompt_tokens: int) -> int | None:
+    """The `cached_tokens` of a usage; None if there are more than the prompt has tokens."""
+    return None if reported is None or reported > prompt_tokens else reported
+
+
 def believable_prompt_tokens(reported: int | None, planned: int) -> int | None:
     """The `prompt_tokens` of a usage; None if no prompt of this plan can have so many."""
     if reported is None or reported > max(MOST_UNPLANNED_PROMPT_TOKENS, MOST_TIMES * planned):

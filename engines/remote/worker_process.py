@@ -80,7 +80,7 @@ def work(pipe: Connection, job: Job) -> None:
     """The main function of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent sends Stop
     parent = _Parent(pipe)
-    recorder = LoadRecorder(job.plan, parent, ClientStats())
+    recorder = LoadRecorder(job.plan, parent, ClientStats(), job.request_format.id_prefix)
     part = Partition(job.plan, job.pacing, job.worker, job.workers)
     target = resolve(job.request_format.config)
     try:

@@ -14,7 +14,9 @@ from engines.step_runs import StepRuns
 
 times = st.none() | st.integers(0, 10**15)
 rows = st.builds(
-    RequestRow,
+    lambda i, numbered, **fields: RequestRow(i=i, request_id=f"run-{i}" if numbered else None, **fields),
+    numbered=st.booleans(),
+    cached_tokens=st.none() | st.integers(0, 99),
     i=st.integers(0, 10**6),
     submitted=times,
     sent=times,

@@ -78,6 +78,21 @@ def test_warm_up_metrics_and_every_worker_carry_them() -> None:
     assert all("\r\nX-Tenant: a\r\n" in head for head in server.heads + server.get_heads)
 
 
+def test_every_request_has_an_id_that_its_row_has_too() -> None:
+    with FakeServer() as server:
+        ran = load(server, 5, warmup_requests=1, concurrency=2, workers=2)
+    named = [line[14:] for head in server.heads for line in head.split("\r\n") if line.startswith("X-Request-Id: ")]
+    assert sorted(named) == sorted(row.request_id or "" for row in ran.record.rows)
+    assert {row.request_id for row in ran.record.rows} == {f"{named[0].rpartition('-')[0]}-{i}" for i in range(5)}
+
+
+def test_an_id_of_the_users_own_stays() -> None:
+    with FakeServer() as server:
+        ran = load(server, headers=(("x-request-id", "mine"),))
+    assert [head.lower().count("x-request-id: ") for head in server.heads] == [1]
+    assert ran.row.request_id is None
+
+
 def test_not_at_another_metrics_url() -> None:
     async def metrics(path: str) -> bytes:
         return plain("200 OK", b"vllm:num_requests_running 0\n", "text/plain")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from reports.client_limits import client_notes
 from tests.wire.driving import Outcome, load
 from tests.wire.fake import DONE, HEAD, Call, chunk, delta, event, response, text, usage
 
@@ -106,3 +107,34 @@ def test_events_in_one_read_are_coalesced() -> None:
     whole = chunk(b"".join([text("a")] * 99 + [text("b", "length"), usage(100), DONE])) + b"0\r\n\r\n"
     ran = load(lambda call: call.send(HEAD + whole), output_tokens=100)
     assert ran.report.coalesced_event_share == pytest.approx(0.99)
+
+
+def counted_prompts(details: dict[str, Any]) -> Outcome:
+    """Two answers of a server that took some of their prompts, 8 tokens each, from its prefix cache."""
+    said = event({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 2} | details})
+    return load(lambda call: call.send(response(text("a"), text("b", "stop"), said, DONE)), output_tokens=2)
+
+
+@pytest.mark.parametrize(
+    "details",
+    [{"prompt_tokens_details": {"cached_tokens": 6}}, {"prompt_cache_hit_tokens": 6}],
+    ids=["openai", "deepseek"],
+)
+def test_cached_prompt_tokens_are_recorded_and_noted(details: dict[str, Any]) -> None:
+    ran = counted_prompts(details)
+    assert (ran.row.cached_tokens, ran.report.cached_tokens, ran.report.cached_token_share) == (6, 6, 0.75)
+    assert any(
+        "75% of the prompt tokens came from the server's prefix cache" in note for note in client_notes(ran.report)
+    )
+
+
+@pytest.mark.parametrize("cached", [9, 1 << 62, 10**30, -1, "6", None, [6]])
+def test_an_impossible_count_of_cached_tokens_is_not_used(cached: Any) -> None:
+    ran = counted_prompts({"prompt_tokens_details": {"cached_tokens": cached}})
+    assert (ran.row.status, ran.row.cached_tokens, ran.report.cached_tokens) == ("completed", None, None)
+
+
+def test_no_cached_token_is_a_count() -> None:
+    ran = counted_prompts({"prompt_tokens_details": {"cached_tokens": 0}})
+    assert (ran.row.cached_tokens, ran.report.cached_tokens, ran.report.cached_token_share) == (0, 0, 0.0)
+    assert not any("cache" in note for note in client_notes(ran.report))
