@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from cbbench.settings.facts import SET, SettingField
+from cbbench.settings.like import imitated
 from cbbench.settings.run import RunSettings
 from cbbench.settings.scheduler_config import scheduler_config
 from cbbench.settings.workload import MOST_REQUESTS
@@ -33,6 +34,8 @@ def build_settings(given: Mapping[str, Any], model: type[RunSettings] = RunSetti
     values = checked(given, model)
     settings = model.of(values)
     _refuse_settings_of_others(settings, values)
+    if settings.scheduler.like is not None:
+        settings = model.of(imitated(settings.scheduler.like, values))
     for name, value in values.items():
         _refuse_alone(settings, settings.all()[name], value)
     _refuse_conflicts(settings)

@@ -23,6 +23,14 @@ _of_instances = partial(setting, panel="Disaggregation", engines=OURS, needs={"d
 class SchedulerSettings(Struct, frozen=True, kw_only=True):
     """What our scheduler does. None: the default depends on something else."""
 
+    like: Annotated[
+        Literal["vllm-v1"] | None,
+        Meta(
+            description="Schedule as another system does: sets the policies that it has, and refuses those it lacks. "
+            "docs/scheduling.md says what is not imitated. Default: none.",
+            extra=_of_scheduler("SYSTEM", hashed="never"),
+        ),
+    ] = None
     mode: Annotated[
         Literal["continuous", "static"],
         Meta(
@@ -81,11 +89,12 @@ class SchedulerSettings(Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, le=65_536, description="Tokens per KV block. Default: 16.", extra=_of_scheduler("N"))
     ] = 16
     admission: Annotated[
-        Literal["full-reserve", "full-prompt", "optimistic", "peak"] | None,
+        Literal["full-reserve", "full-prompt", "optimistic", "prompt-fits", "peak"] | None,
         Meta(
             description="KV blocks that must be free to admit. full-prompt: the prompt's. full-reserve: those of "
-            "prompt and full output, so that nothing is preempted. optimistic: the first chunk's. peak: full-prompt, "
-            "if the predicted peak of all fits. Default: full-prompt; full-reserve in static mode.",
+            "prompt and full output, so that nothing is preempted. optimistic: the first chunk's. prompt-fits: the "
+            "prompt's, of which only the first chunk's are reserved. peak: full-prompt, if the predicted peak of all "
+            "fits. Default: full-prompt; full-reserve in static mode.",
             extra=_of_scheduler("WORD", mode="continuous", other_mode=("full-reserve",)),
         ),
     ] = None
@@ -108,10 +117,11 @@ class SchedulerSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = "recompute"
     victim: Annotated[
-        Literal["newest", "least-computed", "lowest-priority"],
+        Literal["newest", "last", "least-computed", "lowest-priority"],
         Meta(
-            description="Which request is preempted. newest: the last one admitted. least-computed: the cheapest to "
-            "compute again. lowest-priority: the least urgent. Default: newest.",
+            description="Which request is preempted. newest: the last one admitted, prompts before outputs. last: the "
+            "last, whatever it computes. least-computed: the cheapest to compute again. lowest-priority: the least "
+            "urgent. Default: newest.",
             extra=_of_scheduler("WORD"),
         ),
     ] = "newest"
@@ -215,10 +225,11 @@ class SchedulerSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     prefill: Annotated[
-        Literal["decode-first", "prefill-first"] | None,
+        Literal["decode-first", "prefill-first", "in-order"] | None,
         Meta(
             description="What gets a step's tokens first. decode-first: running outputs. prefill-first: waiting "
-            "prompts, for a sooner first token and stalls after it. Default: decode-first.",
+            "prompts, for a sooner first token and stalls after it. in-order: the requests that came first. Default: "
+            "decode-first.",
             extra=_of_prefill("WORD", mode="continuous"),
         ),
     ] = None

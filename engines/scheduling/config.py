@@ -9,8 +9,8 @@ from typing import Literal
 from engines.scheduling.kv import KVManager
 from engines.scheduling.plan import StepNumbers
 from engines.scheduling.policies import Policies
-from engines.scheduling.policies.admission import Admission, FullPrompt, FullReserve, Optimistic, Peak
-from engines.scheduling.policies.batching import Batching, Continuous, PaddedStatic, Static
+from engines.scheduling.policies.admission import Admission, FullPrompt, FullReserve, Optimistic, Peak, PromptFits
+from engines.scheduling.policies.batching import Batching, Continuous, InOrder, PaddedStatic, Static
 from engines.scheduling.policies.order import (
     Ageing,
     ByPriority,
@@ -23,6 +23,7 @@ from engines.scheduling.policies.order import (
 )
 from engines.scheduling.policies.preemption import (
     Delay,
+    Last,
     LeastComputed,
     LowestPriority,
     Newest,
@@ -39,7 +40,7 @@ from engines.scheduling.scheduler import Scheduler
 from engines.scheduling.slots import Slots
 from workloads.errors import CbbenchError
 
-AdmissionName = Literal["full-prompt", "full-reserve", "optimistic", "peak"]
+AdmissionName = Literal["full-prompt", "full-reserve", "optimistic", "prompt-fits", "peak"]
 OrderName = Literal["fcfs", "shortest-prompt", "shortest-known", "shortest-predicted", "priority", "fair"]
 
 
@@ -54,7 +55,7 @@ class SchedulerConfig:
     block_size: int = 16
     mode: Literal["continuous", "static"] = "continuous"
     chunked_prefill: bool = True
-    prefill: Literal["decode-first", "prefill-first"] = "decode-first"
+    prefill: Literal["decode-first", "prefill-first", "in-order"] = "decode-first"
     max_prompt_chunk: int | None = None  # tokens one prompt may take of a step
     prompt_buckets: tuple[int, ...] = ()
     static: Literal["padded", "compact-held", "compact-freed"] = "padded"
@@ -66,7 +67,7 @@ class SchedulerConfig:
     admission: AdmissionName | None = None  # None: full-prompt, or full-reserve where implied
     watermark: float = 0.01  # share of the KV blocks
     on_kv_pressure: Literal["recompute", "swap", "delay", "reject"] = "recompute"
-    victim: Literal["newest", "least-computed", "lowest-priority"] = "newest"
+    victim: Literal["newest", "last", "least-computed", "lowest-priority"] = "newest"
     swap_blocks: int = 0
     prefix_caching: bool = False
     quotas: Mapping[str, Quota] = field(default_factory=dict)
@@ -163,9 +164,10 @@ class SchedulerConfig:
 
     def _batching(self) -> Batching:
         if self.mode == "continuous":
-            return Continuous(
+            kind = InOrder if self.prefill == "in-order" else Continuous
+            return kind(
                 chunked=self.chunked_prefill,
-                decode_first=self.prefill == "decode-first",
+                decode_first=self.prefill != "prefill-first",
                 max_chunk=self.max_prompt_chunk,
                 buckets=self.prompt_buckets,
             )
@@ -199,6 +201,8 @@ class SchedulerConfig:
                 return FullReserve()
             case "optimistic":
                 return Optimistic(watermark_blocks)
+            case "prompt-fits":
+                return PromptFits(watermark_blocks)
             case "peak":
                 return Peak(watermark_blocks)
 
@@ -217,6 +221,8 @@ class SchedulerConfig:
         match self.victim:
             case "newest":
                 return Newest()
+            case "last":
+                return Last()
             case "least-computed":
                 return LeastComputed()
             case "lowest-priority":

@@ -47,6 +47,7 @@ class Grant(NamedTuple):
     computed: int  # positions that are in KV already: shared, or copied back
     hits: list[int]  # blocks of other requests that it shares
     blocks: int  # held and reserved, hits included
+    must_fit: int = 0  # blocks that must be available, hits included, if those are more
 
 
 class ResourceGate:
@@ -105,7 +106,7 @@ class ResourceGate:
         if at_ns is None or at_ns > now_ns:
             return Refusal(Blocked.QUOTA, at_ns)
         # hits that no request holds leave the cache, so they count like any other block
-        needs = grant.blocks
+        needs = max(grant.blocks, grant.must_fit)
         if grant.hits:
             needs += self._kv.pool.num_cached_of(grant.hits) - len(grant.hits)
         left = self._kv.available - set_aside - needs

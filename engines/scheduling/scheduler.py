@@ -322,7 +322,7 @@ class Scheduler:
         if self.slots.num_active and not admission.permits(request):
             return Refusal(Blocked.PEAK)
         blocks = self.gate.blocks_to_reserve(request, admission.reserve(request, self.kv, computed + takes))
-        grant = Grant(takes, computed, hits, blocks)
+        grant = Grant(takes, computed, hits, blocks, admission.must_fit(request, self.kv))
         refusal = self.gate.can_allocate(
             request, grant, set_aside=budget.set_aside, watermark=admission.watermark_blocks, now_ns=now_ns
         )

@@ -27,7 +27,7 @@ def why_not(config: SchedulerConfig, model: StepTimeModel, plan: RequestPlan, du
     """Why this run is not one for the compiled core; None: it is."""
     reasons = {
         "static batching": config.mode != "continuous",
-        "prefill-first": config.prefill != "decode-first",
+        config.prefill: config.prefill != "decode-first",
         f"order {config.order}": config.order != "fcfs" or config.ageing is not None,
         "prompt buckets": bool(config.prompt_buckets),
         "skip-ahead": config.skip_ahead > 0,

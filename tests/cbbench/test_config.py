@@ -144,6 +144,23 @@ def test_a_new_flag_is_one_field(tmp_path: Path) -> None:
             build_settings({"lookahead": 4, **others}, MoreSettings)
 
 
+def test_like_sets_a_systems_policies_and_refuses_what_it_lacks() -> None:
+    chosen = build_settings({"like": "vllm-v1", "max_num_seqs": 4}).scheduler
+    assert (chosen.prefill, chosen.victim, chosen.admission, chosen.watermark) == ("in-order", "last", "prompt-fits", 0)
+    assert chosen.max_num_seqs == 4
+    same = build_settings({"like": "vllm-v1", "admission": "optimistic", "watermark": 2.0, "victim": "last"}).scheduler
+    assert (same.admission, same.watermark) == ("optimistic", 2)
+    for given, words in (
+        ({"victim": "newest"}, "victim: `like` vllm-v1 has last; drop `victim` or `like`"),
+        ({"admission": "peak"}, "admission: `like` vllm-v1 has prompt-fits or optimistic"),
+        ({"quota": ["a:kv-blocks=1"]}, "quota: `like` vllm-v1 has none"),
+        ({"disaggregate": True}, "disaggregate: `like` vllm-v1 has none"),
+        ({"chunked_prefill": False}, "chunked_prefill: `like` vllm-v1 has it on"),
+    ):
+        with pytest.raises(CbbenchError, match=words):
+            build_settings({"like": "vllm-v1", **given})
+
+
 def test_every_setting_is_refused_by_the_engines_that_have_none() -> None:
     """A server has its own; ours have no server. No setting of an engine slips by."""
     for name, one in RunSettings.all().items():

@@ -93,10 +93,11 @@ def test_a_product_of_two(cbbench: Call) -> None:
     ("param", "values", "more"),
     [
         ("order", "fcfs,shortest-known", ()),
-        ("admission", "full-prompt,full-reserve,optimistic,peak", ()),
+        ("admission", "full-prompt,full-reserve,optimistic,prompt-fits,peak", ()),
+        ("victim", "newest,last,least-computed", ()),
         ("on-kv-pressure", "recompute,swap,delay,reject", ("--kv-blocks", 24)),
         ("static", "padded,compact-held,compact-freed", ("--mode", "static")),
-        ("prefill", "decode-first,prefill-first", ()),
+        ("prefill", "decode-first,prefill-first,in-order", ()),
         ("prompt-buckets", "32,64|64", ()),
         ("chunked-prefill", "true,false", ()),
         ("prefix-caching", "true,false", ()),

@@ -118,9 +118,9 @@ def _instance(**sizes: object) -> st.SearchStrategy[dict[str, object]]:
             "max_model_len": st.just(60),
             "order": st.sampled_from(["fcfs", "shortest-prompt", "shortest-predicted", "priority", "fair"]),
             "watermark": st.sampled_from([0.0, 0.3]),
-            "admission": st.sampled_from(["full-prompt", "full-reserve", "optimistic", "peak"]),
+            "admission": st.sampled_from(["full-prompt", "full-reserve", "optimistic", "prompt-fits", "peak"]),
             "on_kv_pressure": st.sampled_from(["recompute", "reject"]),
-            "victim": st.sampled_from(["newest", "least-computed", "lowest-priority"]),
+            "victim": st.sampled_from(["newest", "last", "least-computed", "lowest-priority"]),
             "skip_ahead": st.sampled_from([0, 2]),
             "prompt_buckets": st.sampled_from([(), (4,), (3, 10)]),
             "prefix_caching": st.booleans(),
@@ -130,7 +130,9 @@ def _instance(**sizes: object) -> st.SearchStrategy[dict[str, object]]:
     ).map(lambda one: one if one["order"] == "priority" else one | {"preempt_for_priority": False})
 
 
-prefill_instance = _instance(chunked_prefill=st.booleans(), prefill=st.sampled_from(["decode-first", "prefill-first"]))
+prefill_instance = _instance(
+    chunked_prefill=st.booleans(), prefill=st.sampled_from(["decode-first", "prefill-first", "in-order"])
+)
 lengths = st.tuples(
     st.integers(1, 24), st.integers(1, 16), st.integers(0, 30), st.sampled_from(TENANTS), st.integers(0, 2)
 )

@@ -36,12 +36,12 @@ continuous = st.fixed_dictionaries(
     any_mode
     | {
         "chunked_prefill": st.booleans(),
-        "prefill": st.sampled_from(["decode-first", "prefill-first"]),
+        "prefill": st.sampled_from(["decode-first", "prefill-first", "in-order"]),
         "max_prompt_chunk": st.none() | st.integers(1, 8),
-        "admission": st.sampled_from(["full-prompt", "full-reserve", "optimistic", "peak"]),
+        "admission": st.sampled_from(["full-prompt", "full-reserve", "optimistic", "prompt-fits", "peak"]),
         "on_kv_pressure": st.sampled_from(["recompute", "swap", "reject"]),
         "swap_blocks": st.integers(1, 8),
-        "victim": st.sampled_from(["newest", "least-computed", "lowest-priority"]),
+        "victim": st.sampled_from(["newest", "last", "least-computed", "lowest-priority"]),
         "preempt_for_priority": st.booleans(),  # dropped where the order is not by priority
     }
 )

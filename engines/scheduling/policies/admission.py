@@ -20,6 +20,10 @@ class Admission(Protocol):
         """Blocks to reserve in all, when the request's first step would compute its positions up to `first_end`."""
         ...
 
+    def must_fit(self, request: Request, kv: KVManager) -> int:
+        """Blocks that must be available at admission, held ones included, even if fewer are reserved."""
+        ...
+
     def look(self, slots: Slots, kv: KVManager) -> None:
         """These run now. Called before the first admission of a step, and again after a priority preemption."""
         ...
@@ -44,6 +48,9 @@ class FullPrompt:
     def reserve(self, request: Request, kv: KVManager, first_end: int) -> int:
         return kv.blocks_for(min(request.known, request.kv_limit))
 
+    def must_fit(self, request: Request, kv: KVManager) -> int:
+        return 0  # what is reserved is enough
+
     def look(self, slots: Slots, kv: KVManager) -> None: ...
 
     def permits(self, request: Request) -> bool:
@@ -64,6 +71,14 @@ class Optimistic(FullPrompt):
 
     def reserve(self, request: Request, kv: KVManager, first_end: int) -> int:
         return kv.blocks_for(first_end)
+
+
+class PromptFits(Optimistic):
+    """The first chunk only, and only where all tokens known now would fit: what is not reserved may be gone when their
+    turn comes. vLLM's default (its `scheduler_reserve_full_isl`)."""
+
+    def must_fit(self, request: Request, kv: KVManager) -> int:
+        return kv.blocks_for(min(request.known, request.kv_limit))
 
 
 class Peak(FullPrompt):

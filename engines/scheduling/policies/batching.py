@@ -98,6 +98,18 @@ class Continuous:
         return counts, np.zeros_like(counts)
 
 
+class InOrder(Continuous):
+    """As decode-first, but a step is shared in plan order, decodes and prompts alike, while the budget lasts: what vLLM
+    v1 does. A prompt whose chunk takes the rest of the budget leaves nothing to the decodes behind it."""
+
+    def share(self, wants: IntArray, computed: IntArray, budget: int) -> tuple[IntArray, IntArray]:
+        counts = wants if self.max_chunk is None else np.minimum(wants, self.max_chunk)
+        if int(counts.sum()) > budget:
+            before = np.cumsum(counts) - counts
+            counts = np.clip(budget - before, 0, counts)
+        return counts, np.zeros_like(counts)
+
+
 class Static:
     """Request-level batching: a batch is admitted into an empty engine and runs until its longest member ends.
 

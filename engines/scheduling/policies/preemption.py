@@ -64,6 +64,13 @@ class Newest:
         return int(prefilling[-1] if len(prefilling) else candidates[-1])
 
 
+class Last:
+    """The last in plan order, whatever it computes."""
+
+    def choose(self, candidates: IntArray, slots: Slots) -> int:
+        return int(candidates[-1])
+
+
 class LeastComputed:
     """The one whose preemption throws the least work away; of equals the last in plan order."""
 
