@@ -20,7 +20,7 @@ from workloads.prompt_texts import PromptTexts
 UGAP = 1_000_000  # one mean inter-arrival gap, in the unit of `arrivals_ugap`
 
 
-NoteKind = Literal["arrivals", "repeated", "outputs"]
+NoteKind = Literal["arrivals", "repeated", "outputs", "fields"]
 
 
 @dataclass(frozen=True, slots=True)

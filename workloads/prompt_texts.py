@@ -1,16 +1,18 @@
 """Prompts of a file: their content, and their tokens once a tokenizer has read them.
 
 A file of prompts has one JSON object per line: `prompt`, a string, or `messages`, as in OpenAI's chat API; optional are
-`output_tokens` or `max_tokens`, `prompt_tokens`, an arrival time, a tenant and a priority.
+`output_tokens` or `max_tokens`, `prompt_tokens`, an arrival time, a tenant and a priority, and fields of the request.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from workloads.columns import IntColumn
 from workloads.file_lines import refuse_line
+from workloads.request_fields import RequestFields
 
 Messages = tuple[dict[str, Any], ...]
 Content = str | Messages
@@ -32,11 +35,22 @@ DEFAULT_OUTPUT_TOKENS = 256  # of a line that states no output length
 
 @dataclass(frozen=True, eq=False)
 class PromptFile:
-    """The prompts of a file, one per row. lines: int64[rows], the line of the file that each row was read from."""
+    """The prompts of a file, one per row.
+
+    lines   int64[rows]: the line of the file that each row was read from
+    fields  what else of each row is sent with its request; empty: of no row
+    unsent  rows that have a field of this name, which is not sent
+    """
 
     path: str
     contents: tuple[Content, ...]
     lines: IntColumn
+    fields: tuple[RequestFields, ...] = ()
+    unsent: Mapping[str, int] = field(default_factory=dict)
+
+    def field_counts(self) -> dict[str, int]:
+        """Rows by the name of the field that is sent with them."""
+        return dict(Counter(chain.from_iterable(self.fields)))
 
     def refuse(self, row: int, problem: str) -> None:
         refuse_line(Path(self.path), int(self.lines[row]), f"{field_of(self.contents[row])}: {problem}")
@@ -95,6 +109,10 @@ class PromptTexts:
     def content(self, index: int) -> Content:
         return self.file.contents[int(self.rows[index])]
 
+    def fields(self, index: int) -> RequestFields:
+        """What else is sent with request `index`."""
+        return self.file.fields[int(self.rows[index])] if self.file.fields else {}
+
     def tokens(self, index: int) -> TokenIds:
         """int32[prompt_tokens of request `index`]. Raises ValueError if no tokenizer has read the prompts."""
         if self.ids is None:
@@ -112,14 +130,18 @@ class PromptTexts:
     @cached_property
     def sha256(self) -> str:
         """Identity of the contents, request by request; the plan's own hash covers lengths and arrivals only."""
-        each = {row: hashlib.sha256(canonical(self.file.contents[row])).digest() for row in np.unique(self.rows)}
+        each = {row: hashlib.sha256(self._whole(row)).digest() for row in np.unique(self.rows).tolist()}
         digest = hashlib.sha256()
-        for row in self.rows:
+        for row in self.rows.tolist():
             digest.update(each[row])
         return digest.hexdigest()
 
+    def _whole(self, row: int) -> bytes:
+        fields = self.file.fields[row] if self.file.fields else {}
+        return canonical(self.file.contents[row]) + (canonical(fields) if fields else b"")
 
-def canonical(content: Content) -> bytes:
+
+def canonical(content: Content | RequestFields) -> bytes:
     """The content as canonical JSON. Raises UnicodeEncodeError for a lone surrogate, which no server accepts, and
     ValueError for NaN or Infinity, which JSON cannot hold."""
     return json.dumps(content, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()

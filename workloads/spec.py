@@ -125,6 +125,10 @@ class Workload:
             few = f"{self.file.defaulted:,} of {rows:,} prompts"
             text = f"{self.spec}: {few} have no output_tokens; their output length is {DEFAULT_OUTPUT_TOKENS}"
             notes.append(Note("outputs", text))
+        if self.file.prompts is not None and (unsent := self.file.prompts.unsent):
+            names = ", ".join(f"{name} ({count:,})" for name, count in unsent.items())
+            text = f"{self.spec}: fields that are not sent, with the number of their lines: {names}"
+            notes.append(Note("fields", text))
         return tuple(notes)
 
 

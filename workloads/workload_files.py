@@ -6,13 +6,15 @@
     arrival         arrival_s (s)   TIMESTAMP        timestamp (ms)
     also            tenant (a name), priority (0 is the most urgent)
 
-JSON lines with `prompt` or `messages` are prompts themselves (prompt_texts.py); their output length may be called
-max_tokens too. Other columns are ignored. Arrivals must not decrease; only the gaps between them count, so they may
+JSON lines with `prompt`, `text`, `messages` or a `body` that has them are prompts themselves (prompt_texts.py); their
+output length may be called max_tokens too, and other fields of a request are sent with it (request_fields.py). Other
+columns are ignored. Arrivals must not decrease; only the gaps between them count, so they may
 begin at any time, also before zero.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -26,6 +28,7 @@ from workloads.errors import CbbenchError
 from workloads.file_lines import Row, SharedColumns, column, count, is_json, refuse_line, rows_of
 from workloads.length_pairs import ListedLengths
 from workloads.prompt_texts import DEFAULT_OUTPUT_TOKENS, Content, CountedBy, PromptFile, content_of, estimated_tokens
+from workloads.request_fields import RequestFields, fields_of, request_of
 
 _PROMPT = ("prompt_tokens", "ContextTokens", "input_length", "num_prefill_tokens")
 _OUTPUT = ("output_tokens", "GeneratedTokens", "output_length", "num_decode_tokens")
@@ -63,7 +66,7 @@ def read_workload_file(path: Path) -> WorkloadFile:
     first = next(rows, None)
     if first is None:
         raise CbbenchError("workload", f"{path}: no requests in it")
-    has_prompts = is_json(path) and not {"prompt", "messages"}.isdisjoint(first[1])
+    has_prompts = is_json(path) and not {"prompt", "messages"}.isdisjoint(request_of(first[1]))
     if is_json(path) and not has_prompts and set(_PROMPT).isdisjoint(first[1]):
         refuse_line(path, first[0], f"no prompt, messages or prompt_tokens; it has {_few_of(first[1])}")
     return (_read_prompts if has_prompts else _read_lengths)(path, chain([first], rows))
@@ -96,9 +99,15 @@ def _read_prompts(path: Path, rows: Iterator[Row]) -> WorkloadFile:
     outputs: list[int] = []
     lines: list[int] = []
     shared = SharedColumns(path)
+    fields: list[RequestFields] = []
+    unsent: Counter[str] = Counter()
     counted, defaulted = True, 0
-    for line, row in rows:
+    for line, recorded in rows:
+        row = request_of(recorded)
         contents.append(content_of(path, line, row))
+        sent, left_out = fields_of(path, line, row)
+        fields.append(sent)
+        unsent.update(left_out)
         counted = counted and row.get("prompt_tokens") is not None
         prompts.append(count(path, line, row, "prompt_tokens", 1) if counted else 1)
         output_column = next((name for name in _OUTPUT_OF_PROMPTS if row.get(name) is not None), None)
@@ -109,7 +118,7 @@ def _read_prompts(path: Path, rows: Iterator[Row]) -> WorkloadFile:
     if not counted:
         prompts = [estimated_tokens(one) for one in contents]
     listed = _listed(prompts, outputs, lines, shared)
-    file = PromptFile(str(path), tuple(contents), column(lines))
+    file = PromptFile(str(path), tuple(contents), column(lines), tuple(fields) if any(fields) else (), dict(unsent))
     return WorkloadFile(listed, shared.arrivals_us, file, "file" if counted else "server", defaulted)
 
 

@@ -15,7 +15,7 @@ from reports.stages import Stages
 from workloads.arrivals import requests_to_fill
 from workloads.errors import CbbenchError
 from workloads.plan import UGAP, RequestPlan, realised
-from workloads.prompt_texts import PromptTokens
+from workloads.prompt_texts import PromptTexts, PromptTokens
 from workloads.rates import NS, RateSchedule, requests_expected
 from workloads.spec import Workload
 from workloads.tenant_plan import build_tenant_plan
@@ -106,7 +106,16 @@ def notes_of(settings: RunSettings, plan: RequestPlan) -> tuple[str, ...]:
             f"{plan.texts.file.path} has the same text in every run: what the server's prefix cache kept of one, it "
             "need not compute in the next"
         )
+    if plan.texts is not None and settings.server.url is None and settings.server.launch is None:
+        told += _unused_fields(plan.texts)
     return tuple(told)
+
+
+def _unused_fields(texts: PromptTexts) -> list[str]:
+    if not (counts := texts.file.field_counts()):
+        return []
+    names = ", ".join(f"{name} ({count:,})" for name, count in counts.items())
+    return [f"{texts.file.path}: fields that this engine does not use, with the number of their lines: {names}"]
 
 
 def _stages_not_reached(rate: RateSchedule, plan: RequestPlan, duration_s: float | None) -> list[str]:

@@ -147,6 +147,12 @@ def parse_connections(given: str | int) -> int | Literal["reuse", "new"]:
 def parse_extra_body(text: str) -> ExtraBody:
     """A JSON object; an empty one out of an empty text."""
     try:
-        return ExtraBody(text, msgspec.json.decode(text, type=dict[str, Any]) if text else {})
+        body = msgspec.json.decode(text, type=dict[str, Any]) if text else {}
     except msgspec.DecodeError as error:
         raise ValueError(f"want a JSON object like '{{\"seed\": 1}}': {error}") from None
+    for name in ("n", "best_of"):
+        if body.get(name, 1) != 1:
+            raise ValueError(f"{name} is {body[name]!r}; want 1, as several answers to a request have no one TTFT")
+    if body.get("stream", True) is not True:
+        raise ValueError("stream must stay true: TTFT and TPOT are measured on the events of the stream")
+    return ExtraBody(text, body)

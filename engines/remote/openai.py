@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ class RequestSpec(msgspec.Struct, frozen=True):
     messages: Sequence[dict[str, Any]] | None = None
     tenant: str | None = None
     priority: int = 0
+    fields: Mapping[str, Any] = {}  # of a recorded request; they replace cbbench's own
 
 
 def completion_body(config: RemoteConfig, model: str, spec: RequestSpec) -> bytes:
@@ -53,6 +54,7 @@ def _encode(body: dict[str, Any], config: RemoteConfig, spec: RequestSpec) -> by
         body["user"] = spec.tenant
     if spec.priority:
         body["priority"] = spec.priority
+    body |= spec.fields
     for old, new in config.renamed:
         body[new] = body.pop(old)
     for name in config.omit:

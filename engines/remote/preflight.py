@@ -7,11 +7,13 @@ measured one could hit.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from engines.base import Observer, RunRecord, SilentObserver
+from engines.remote import tgi
 from engines.remote.client_stats import ClientStats
 from engines.remote.config import RemoteConfig, Target
 from engines.remote.dialect import adapted, own_fields
@@ -58,14 +60,27 @@ def choose_request_format(
         raise CbbenchError("prompt_form", f"`api` {config.api} takes no token ids; want text or auto")
     if plan.texts is not None:
         _refuse_texts(config, plan.texts)
-    request_format = RequestFormat(config, server.model, as_ids, vocab_size=server.vocab_size)
+    notes = _not_for_tgi(plan.texts) if config.api == "tgi" else ()
+    request_format = RequestFormat(config, server.model, as_ids, vocab_size=server.vocab_size, notes=notes)
     if config.warmup_requests == 0 or len(plan) == 0:
         return request_format
     probe = RequestPlan.of(PROBE_TOKENS, [2] * len(PROBE_TOKENS))
     request_format, record = _adapt(request_format, target, probe, quiet)
     request_format = replace(request_format, overhead_tokens=_overhead(record))
-    _send(request_format, target, _warmup_plan(plan, config.warmup_requests), quiet, concurrency=pacing.concurrency)
+    warmup = _warmup_plan(plan, config.warmup_requests)
+    answers = _send(request_format, target, warmup, quiet, concurrency=pacing.concurrency)
+    _refuse_failures(config, [*record.rows, *answers.rows])
     return request_format
+
+
+def _refuse_failures(config: RemoteConfig, rows: Sequence[RequestRow]) -> None:
+    """Raises CbbenchError where no request of the warm-up was answered: none of the run would be."""
+    failed = [row for row in rows if row.status == "failed"]
+    if not failed or any(row.status == "completed" for row in rows):
+        return
+    said = " ".join((failed[-1].error or "").split())[:300]
+    why = f"the server at {config.url} answered none of the {len(failed)} warm-up requests ({said})"
+    raise CbbenchError(None, f"{why}; a warm-up of 0 requests measures it all the same", ExitCode.SERVER)
 
 
 def _adapt(
@@ -100,6 +115,14 @@ def _refuse_texts(config: RemoteConfig, texts: PromptTexts) -> None:
         if not isinstance(content, str):
             where = f"{texts.file.path}, line {texts.file.lines[row]}: messages"
             raise CbbenchError("api", f"{where}: {config.api} takes no chats; want chat")
+
+
+def _not_for_tgi(texts: PromptTexts | None) -> tuple[str, ...]:
+    counts = {} if texts is None else texts.file.field_counts()
+    unused = [f"{name} ({count:,})" for name, count in counts.items() if name not in tgi.RECORDED]
+    if not unused:
+        return ()
+    return (f"fields of the prompts that TGI does not take, with the number of their lines: {', '.join(unused)}",)
 
 
 def _send(

@@ -71,6 +71,7 @@ class PromptMaker:
             output_tokens=int(plan.output_tokens[index]),
             tenant=plan.tenants[int(plan.tenant[index])] if len(plan.tenants) > 1 else None,
             priority=int(plan.priority[index]),
+            fields={} if plan.texts is None else plan.texts.fields(index),
         )
 
     def _words(self, index: int) -> str | list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,6 +11,9 @@ from engines.remote.answer import StreamedAnswer
 from engines.remote.config import RemoteConfig
 from engines.remote.openai import RequestSpec
 from engines.remote.sse import SseEvent
+
+# Fields of a recorded request that are parameters of TGI too. No other one is sent.
+RECORDED = ("temperature", "top_p", "top_k", "seed", "frequency_penalty", "repetition_penalty", "stop")
 
 
 def body(config: RemoteConfig, spec: RequestSpec) -> bytes:
@@ -24,9 +28,21 @@ def body(config: RemoteConfig, spec: RequestSpec) -> bytes:
         parameters["top_p"] = config.top_p
     if config.top_k:
         parameters["top_k"] = config.top_k
+    parameters |= _recorded(spec.fields)
     for name in config.omit:
         parameters.pop(name, None)
     return msgspec.json.encode({"inputs": spec.prompt, "parameters": parameters} | dict(config.extra_body))
+
+
+def _recorded(fields: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = {name: fields[name] for name in RECORDED if name in fields}
+    if isinstance(parameters.get("stop"), str):
+        parameters["stop"] = [parameters["stop"]]
+    if not parameters.get("temperature", 1):  # TGI refuses 0; without the field it takes the likeliest token
+        del parameters["temperature"]
+    elif "temperature" in parameters:
+        parameters["do_sample"] = True
+    return parameters
 
 
 class _Details(msgspec.Struct):

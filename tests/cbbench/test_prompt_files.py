@@ -17,6 +17,7 @@ from reports.folder import read_record, read_run
 from tests.cbbench.conftest import Outcome
 from tests.engines.serve.serving import Running, serving
 from tests.wire.fake import FakeServer, plain
+from workloads.spec import build_plan
 
 Call = Callable[..., Outcome]
 CHAT = [{"role": "user", "content": "Why?"}]
@@ -222,3 +223,73 @@ def test_describe_and_a_sample_that_is_a_file_again(cbbench: Call) -> None:
     assert first.prompts.sha256 == again.prompts.sha256
     assert "Tell me a joke." in cbbench("workload", "sample", "prompts.jsonl").out
     assert cbbench("workload", "sample", "prompts.jsonl", "--format", "csv").code == 2
+
+
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+RECORDED: dict[str, Any] = {
+    "model": "other", "messages": CHAT, "tools": [TOOL], "tool_choice": "required", "temperature": 0.7, "stop": ["\n"],
+    "response_format": {"type": "json_object"}, "max_tokens": 12,
+}  # fmt: skip
+BATCH_LINE = {"custom_id": "r1", "method": "POST", "url": "/v1/chat/completions", "body": RECORDED}
+
+
+@pytest.mark.parametrize("line", [RECORDED, BATCH_LINE], ids=["request", "batch"])
+def test_a_recorded_request_reaches_the_server_as_it_was(cbbench: Call, line: dict[str, Any]) -> None:
+    Path("recorded.jsonl").write_text(json.dumps(line) + "\n")
+    with FakeServer() as server:
+        outcome = cbbench("run", "--url", server.url, "--api", "chat", "--workload", "recorded.jsonl", "--warmup", 0)
+    assert outcome.code == 0, outcome.err
+    (body,) = server.bodies
+    for name in ("messages", "tools", "tool_choice", "temperature", "stop", "response_format", "max_tokens"):
+        assert body[name] == RECORDED[name]
+    assert body["model"] != "other"
+    assert "fields that are not sent, with the number of their lines: model (1)" in outcome.err
+
+
+def test_extra_body_replaces_a_recorded_field(cbbench: Call) -> None:
+    Path("recorded.jsonl").write_text(json.dumps(RECORDED) + "\n")
+    extra = json.dumps({"stop": ["END"]})
+    with FakeServer() as server:
+        outcome = cbbench(
+            "run", "--url", server.url, "--api", "chat", "--workload", "recorded.jsonl", "--warmup", 0,
+            "--extra-body", extra, "--omit", "temperature",
+        )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    (body,) = server.bodies
+    assert body["stop"] == ["END"]
+    assert "temperature" not in body
+
+
+def test_our_engine_says_which_fields_it_does_not_use(cbbench: Call) -> None:
+    Path("recorded.jsonl").write_text(json.dumps(RECORDED) + "\n")
+    outcome = cbbench("run", *OURS, "--workload", "recorded.jsonl", "-o", "out")
+    assert outcome.code == 0, outcome.err
+    assert "fields that this engine does not use, with the number of their lines: tools (1)" in outcome.err
+
+
+def test_fields_are_part_of_the_texts_identity(tmp_path: Path) -> None:
+    def identity(line: dict[str, Any]) -> str:
+        path = tmp_path / "p.jsonl"
+        path.write_text(json.dumps(line) + "\n")
+        plan = build_plan(str(path), num_requests=1, seed=0, arrival="constant", max_model_len=None)
+        assert plan.texts is not None
+        return plan.texts.sha256
+
+    plain_line = {"messages": CHAT, "max_tokens": 12}
+    assert identity(plain_line) != identity(plain_line | {"stop": ["x"]}) != identity(plain_line | {"stop": ["y"]})
+    assert identity(plain_line) == identity(plain_line | {"model": "other"})
+
+
+def test_several_answers_to_a_request_are_refused(cbbench: Call) -> None:
+    Path("recorded.jsonl").write_text(json.dumps(RECORDED | {"n": 4}) + "\n")
+    outcome = cbbench("run", *OURS, "--workload", "recorded.jsonl", "-o", "out")
+    assert outcome.code == 2
+    assert "recorded.jsonl, line 1: n is 4; want 1, as several answers have no one TTFT" in " ".join(
+        outcome.err.split()
+    )
+
+
+def test_a_line_with_text(cbbench: Call) -> None:
+    Path("texts.jsonl").write_text(json.dumps({"text": "What is it?", "output_length": 3}) + "\n")
+    assert cbbench("run", *OURS, "--workload", "texts.jsonl", "-o", "out").code == 0
+    assert lengths_in("out") == [(11, 3)]
