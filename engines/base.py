@@ -97,6 +97,7 @@ class ClientReport(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None  # prompt tokens that the server took from its prefix cache, by its usage
     cached_token_share: float | None = None  # of the prompt tokens of the requests that say it
     prefixes_shared: bool = False  # by requests of the plan, so that cached tokens are to be expected
+    streamed: bool = True  # False: answers came whole, so that only E2EL was measured
     notes: tuple[str, ...] = ()  # what the server does not say or take, found before the run
     finish_reasons: dict[str, int] = {}  # as the server sent them -> requests, of those that completed or failed
 

@@ -50,6 +50,8 @@ def client_limits(client: ClientReport, times: RequestTimes, *, capped: bool) ->
 def client_notes(client: ClientReport) -> tuple[str, ...]:
     """What a reader has to know; the numbers are valid all the same."""
     notes = list(client.notes)
+    if not client.streamed:
+        notes.append("the answers came whole, not as a stream: TTFT, TPOT and ITL are not measured")
     if client.stamps != "kernel":
         notes.append(f"token times are {client.stamps} stamps, taken by the client, not by the kernel on arrival")
     if client.prompt_mismatch_share is not None and client.prompt_mismatch_share > NOTED_MISMATCH_SHARE:
@@ -101,6 +103,8 @@ def client_notes(client: ClientReport) -> tuple[str, ...]:
 
 def unseen_times(client: ClientReport, latency: str | None) -> str | None:
     """Why the run does not measure this latency (tpot_ms, itl_ms); None if it does."""
+    if not client.streamed and latency not in (None, "e2el_ms"):
+        return "not measured: the answers came whole, not as a stream"
     share = client.unseen_answer_share or 0.0
     if latency == "tpot_ms" and share > UNSEEN_ANSWER_SHARE:
         return f"not measured: most tokens of {share:.0%} of the outputs came in no event, as with hidden reasoning"

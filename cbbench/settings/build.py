@@ -160,6 +160,14 @@ def _refuse_alone(settings: RunSettings, setting: SettingField, value: Any) -> N
         raise CbbenchError(setting.name, f"belongs to `mode` {setting.facts.mode}{instead}")
 
 
+def _refuse_without_stream(settings: RunSettings) -> None:
+    if settings.server.api == "tgi":
+        raise CbbenchError("stream", "cannot be off with `api` tgi: its API of whole answers is not supported")
+    for sla in settings.slo.sla:
+        if sla.latency not in (None, "e2el_ms"):
+            raise CbbenchError("sla", f'"{sla.expr}": without `stream` only E2EL is measured; want an e2el_ms')
+
+
 def _refuse_conflicts(settings: RunSettings) -> None:
     workload, load = settings.workload, settings.load
     if workload.tenants is not None and load.arrival == "trace":
@@ -169,6 +177,8 @@ def _refuse_conflicts(settings: RunSettings) -> None:
     if workload.temperature == 0 and (workload.top_k or workload.top_p < 1):
         name = "top_k" if workload.top_k else "top_p"
         raise CbbenchError(name, "needs `temperature` above 0: temperature 0 is greedy")
+    if not settings.server.stream:
+        _refuse_without_stream(settings)
     # The scheduler checks its own settings; any pool, context and budget will do to find conflicts early.
     scheduler = scheduler_config(
         settings,

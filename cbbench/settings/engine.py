@@ -183,6 +183,14 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
             extra=_of_server("JSON", given=str, parse="cbbench.settings.values:parse_extra_body"),
         ),
     ] = None
+    stream: Annotated[
+        bool,
+        Meta(
+            description="Ask for a stream of tokens. Without it answers come whole, so that E2EL is measured and TTFT, "
+            "TPOT and ITL are not. Default: on.",
+            extra=_of_server(hashed="if-set"),
+        ),
+    ] = True
     omit: Annotated[
         tuple[str, ...],
         Meta(

@@ -33,6 +33,7 @@ class Failure(NamedTuple):
     message: str
 
 
+MOST_WHOLE_BYTES = 64 * 1024 * 1024  # of an answer without a stream: more than any model writes
 BODY_HEAD_BYTES = 2048  # kept of a body that is not a stream of events
 
 # Adds one event to the answer: (answer, event, at_ns).
@@ -46,10 +47,13 @@ class StreamedAnswer:
     `empty_ns`, and become token events if the server's token count shows that they are tokens.
     """
 
-    def __init__(self, interpret: Interpret, planned_tokens: int = 0) -> None:
+    def __init__(self, interpret: Interpret, planned_tokens: int = 0, *, whole: bool = False) -> None:
+        """whole: no stream was asked for; the JSON of the answer is interpreted when all of it has come."""
+        self.whole = whole
         self._interpret = interpret
         self._planned_tokens = planned_tokens  # of the output; 0: not known
         self._sse: SseParser | None = None
+        self._json: bytearray | None = None  # of a whole answer
         self._body = b""
         self._refusal: Failure | None = None  # for its status or headers
         self.first_byte_ns: int | None = None
@@ -84,6 +88,10 @@ class StreamedAnswer:
             self._refusal = Failure(
                 "stream_error", f"the response is encoded ({encoding}), though identity was requested"
             )
+        elif self.whole and kind == "application/json":
+            self._json = bytearray()
+        elif self.whole:
+            self._refusal = Failure("stream_error", f"the response is {kind or 'of no type'}, not application/json")
         elif kind in ("application/json", "text/html"):
             self._refusal = Failure("stream_error", f"the response is {kind}, not a stream of events")
         else:  # text/event-stream, or no content type
@@ -95,6 +103,11 @@ class StreamedAnswer:
             for event in self._sse.feed(data):
                 if not self.done:
                     self._interpret(self, event, at_ns)
+        elif self._json is not None:
+            self._json += data
+            if len(self._json) > MOST_WHOLE_BYTES:
+                self._json = None
+                self.fail(f"the answer has more than {MOST_WHOLE_BYTES:,} bytes")
         elif len(self._body) < BODY_HEAD_BYTES:
             self._body = (self._body + data)[:BODY_HEAD_BYTES]
 
@@ -114,6 +127,9 @@ class StreamedAnswer:
 
         Returns why the request failed, or None.
         """
+        if self._json is not None and broken is None and self.last_byte_ns is not None:
+            self._interpret(self, SseEvent(bytes(self._json)), self.last_byte_ns)
+            self.done = True
         self._count_empty_events()
         if self._refusal is not None:
             body = self._body.decode("utf-8", "replace").strip()
@@ -141,11 +157,12 @@ class StreamedAnswer:
             events=len(self.token_ns),
             reasoning_events=self.reasoning_events,
             planned=self._planned_tokens,
+            whole=self.whole,
         )
 
     def gaps_us(self) -> NDArray[np.uint32]:
         """Time from the token event before, 0 for the first, [token events]. Rounding errors do not add up."""
-        if not self.token_ns:
+        if not self.token_ns or self.whole:
             return np.empty(0, np.uint32)
         at_us = (np.frombuffer(self.token_ns, np.int64) - self.token_ns[0] + 500) // 1000
         return np.diff(at_us, prepend=0).astype(np.uint32)

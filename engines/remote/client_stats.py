@@ -118,7 +118,7 @@ class ClientStats(msgspec.Struct):
         self.usage_below_events += count.problem == "below_events"
         self.usage_implausible += count.problem == "implausible" or implausible_prompt
         self.usage_unseen += count.source == "usage_unseen"
-        if count.source != "counted":
+        if count.source not in ("counted", "whole"):
             self.usage_tokens += count.tokens
             self.usage_events += events
 

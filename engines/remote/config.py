@@ -31,6 +31,7 @@ class RemoteConfig:
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0  # 0: all
+    stream: bool = True  # False: whole answers, so that only their end has a time
     omit: tuple[str, ...] = ()  # fields of the body that are left out, unless extra_body has them
     renamed: tuple[tuple[str, str], ...] = ()  # (field, what this server calls it)
     extra_body: Mapping[str, Any] = field(default_factory=dict)  # merged into every request

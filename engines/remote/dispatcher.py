@@ -134,11 +134,15 @@ class Dispatcher:
                 scheduled_ns=self._zero_ns + due.scheduled_ns,
                 ready_ns=self._zero_ns + due.sent_ns,
                 taken_ns=now_ns,
-                answer=StreamedAnswer(self._interpret, self._load.recorder.planned_tokens(due.index)),
+                answer=self._new_answer(due.index),
             )
             self._waiting.append(exchange)
         self._update_next_due()
         self._send_waiting()
+
+    def _new_answer(self, index: int) -> StreamedAnswer:
+        planned_tokens = self._load.recorder.planned_tokens(index)
+        return StreamedAnswer(self._interpret, planned_tokens, whole=not self._config.stream)
 
     def _update_next_due(self) -> None:
         """Update next_due_ns: NEVER while no request can be sent."""

@@ -54,7 +54,9 @@ class RemoteEngine:
             result = run_in_this_process(request_format, self.target, plan, pacing, observer)
         report = result.stats.report(open_loop=pacing.rate_per_s is not None, workers=workers)
         notes = self.server.notes + request_format.notes
-        self.client = msgspec.structs.replace(report, notes=notes, prefixes_shared=plan.shares_prefixes)
+        self.client = msgspec.structs.replace(
+            report, notes=notes, prefixes_shared=plan.shares_prefixes, streamed=self.config.stream
+        )
         return result
 
     def _run_scraped(

@@ -93,6 +93,7 @@ class LoadRecorder:
         status: Status = "cancelled" if cancelled else "failed" if failure else "completed"
         gaps_us = answer.gaps_us()
         count = answer.output_count()
+        timed = bool(answer.token_ns) and not answer.whole
         planned = int(self._plan.prompt_tokens[exchange.index])
         counted = believable_prompt_tokens(answer.prompt_tokens, planned)
         prompt_tokens = counted or planned
@@ -102,7 +103,7 @@ class LoadRecorder:
             submitted=self._since(exchange.taken_ns),
             sent=self._maybe_since(exchange.sent_ns),
             first_byte=self._maybe_since(answer.first_byte_ns),
-            first=self._since(answer.token_ns[0]) if answer.token_ns else None,
+            first=self._since(answer.token_ns[0]) if timed else None,
             last=self._since(answer.token_ns[-1]) if answer.token_ns else None,
             end=self._since(end_ns),
             prompt_tokens=prompt_tokens,
@@ -129,7 +130,7 @@ class LoadRecorder:
 
     def _first_answer(self, answer: StreamedAnswer) -> int | None:
         """The time of the first token that is not reasoning; None where it is the first token of all."""
-        if answer.first_answer_ns is None or answer.first_answer_ns == answer.token_ns[0]:
+        if answer.whole or answer.first_answer_ns is None or answer.first_answer_ns == answer.token_ns[0]:
             return None
         return self._since(answer.first_answer_ns)
 
@@ -139,7 +140,8 @@ class LoadRecorder:
         span_ns = t_ns - self._sampled_ns
         if span_ns < SIGNAL_PERIOD_NS:
             return
-        running = [len(one.answer.token_ns) for one in in_flight if one.answer.token_ns]
+        # Of a whole answer it is not seen whether it has begun: its request counts as running.
+        running = [len(one.answer.token_ns) for one in in_flight if one.answer.token_ns or one.answer.whole]
         events = self._ended.num_events + sum(running)
         fresh = max(events - self._sampled_events, 0)
         signal = Signal(

@@ -40,9 +40,10 @@ def _encode(body: dict[str, Any], config: RemoteConfig, spec: RequestSpec) -> by
     body |= {
         "max_tokens": spec.output_tokens,
         "temperature": config.temperature,
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        "stream": config.stream,
     }
+    if config.stream:
+        body["stream_options"] = {"include_usage": True}
     # Strict servers refuse unknown fields, so those with a default value are left out.
     if config.ignore_eos:
         body |= {"ignore_eos": True, "min_tokens": spec.output_tokens}
@@ -85,6 +86,7 @@ class _Delta(msgspec.Struct, gc=False):
 class _Choice(msgspec.Struct, gc=False):
     text: Any = None
     delta: _Delta | None = None
+    message: _Delta | None = None  # of a chat that comes whole
     finish_reason: Any = None
 
 
@@ -127,7 +129,7 @@ def interpret(answer: StreamedAnswer, event: SseEvent, at_ns: int) -> None:
 
 def _choice(answer: StreamedAnswer, choice: _Choice, at_ns: int, grew: bool) -> None:
     """grew: the server's count of tokens grew with this event, so that it has a token even without text."""
-    delta = choice.delta
+    delta = choice.delta or choice.message
     if choice.text or (
         delta is not None and (delta.content or delta.tool_calls or delta.function_call or delta.refusal)
     ):

@@ -182,7 +182,7 @@ class RequestFormat:
         """The request line and headers, up to the value of Content-Length."""
         ours = {
             "Host": target.host_header,
-            "Accept": "text/event-stream",
+            "Accept": "text/event-stream" if self.config.stream else "application/json",
             "Accept-Encoding": "identity",
             "Content-Type": "application/json",
             "User-Agent": "cbbench",

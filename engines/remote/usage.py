@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 TokenSource = Literal[
     "usage",
     "usage_unseen",  # usage, but most of its tokens came in no event, so that the time between tokens is not known
+    "whole",  # usage, of an answer that came whole: no token of it has a time
     "counted",  # the token events, as there is no usage or an impossible one
 ]
 Problem = Literal["below_events", "implausible"]
@@ -26,18 +27,21 @@ class OutputCount(NamedTuple):
 
 
 def output_count(
-    reported: int | None, reasoning: int, *, events: int, reasoning_events: int, planned: int
+    reported: int | None, reasoning: int, *, events: int, reasoning_events: int, planned: int, whole: bool = False
 ) -> OutputCount:
     """reported: `completion_tokens`; reasoning: `completion_tokens_details.reasoning_tokens`, 0 if not reported.
 
     Most servers count reasoning in `completion_tokens`; those of xAI stream it and count it beside. An event has at
-    least one token, so a count below the number of events is impossible.
+    least one token, so a count below the number of events is impossible. whole: the answer is not a stream; without a
+    usage that can be believed its tokens are not known, and count as 0.
     """
     if reported is None:
-        return OutputCount(events, "counted")
+        return OutputCount(0, "whole") if whole else OutputCount(events, "counted")
     most = max(MOST_UNPLANNED_OUTPUT_TOKENS, MOST_TIMES * max(planned, events))
     if reported > most or reasoning > most:
-        return OutputCount(events, "counted", "implausible")
+        return OutputCount(0, "whole", "implausible") if whole else OutputCount(events, "counted", "implausible")
+    if whole:
+        return OutputCount(reported, "whole")
     tokens = reported
     if events > reported:
         tokens = reported + reasoning

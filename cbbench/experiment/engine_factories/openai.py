@@ -49,6 +49,7 @@ class OpenAIFactory:
                 "served": list(server.served),
                 "ignore_eos": settings.workload.ignore_eos,
             }
+            | ({} if settings.server.stream else {"stream": False})
             | ({"omit": list(settings.server.omit)} if settings.server.omit else {})
             | ({"headers": [one.name for one in settings.server.header]} if settings.server.header else {}),
         )
@@ -73,6 +74,7 @@ class OpenAIFactory:
                 temperature=settings.workload.temperature,
                 top_p=settings.workload.top_p,
                 top_k=settings.workload.top_k,
+                stream=settings.server.stream,
                 omit=settings.server.omit,
                 extra_body={} if settings.server.extra_body is None else settings.server.extra_body.content,
                 warmup_requests=settings.server.warmup,
