@@ -141,10 +141,10 @@ class Api:
         detokenizer = Detokenizer(self._text.tokenizer.token_bytes, generation.stops, generation.min_tokens)
         async with self._opened(generation, arrived_ns) as stream:
             if generation.stream:
-                return await _streamed(http, stream, detokenizer, objects)
+                return await self._streamed(http, stream, detokenizer, objects)
             shown = "".join([piece async for piece in _pieces(stream, detokenizer)])
             used = usage(len(generation.prompt), detokenizer.output_tokens)
-            return _json(objects.whole(shown, _finish_reason(stream, detokenizer), used))
+            return _json(objects.whole(shown, self._answered(stream, detokenizer), used))
 
     def _check(self, body: ApiRequest, generation: GenerationRequest) -> None:
         name, prompt = self._served.name, generation.prompt
@@ -179,31 +179,41 @@ class Api:
             yield stream
         finally:
             self._engine.cancel(stream)
+            if not stream.answered and request.finish_reason != "rejected":
+                stream.answered = True
+                self._metrics.answered(stream, "abort", request.output_tokens, self._engine.now_ns())
 
+    def _answered(self, stream: TokenStream, detokenizer: Detokenizer) -> str:
+        """All of the answer's text is there. Returns why it ends; the metrics count it."""
+        reason = "stop" if detokenizer.stopped else str(stream.request.finish_reason)
+        ended_ns = stream.last_ns if detokenizer.stopped else stream.ended_ns
+        stream.answered = True
+        self._metrics.answered(stream, reason, detokenizer.output_tokens, ended_ns or self._engine.now_ns())
+        return reason
 
-async def _streamed(
-    http: web.Request, stream: TokenStream, detokenizer: Detokenizer, objects: ApiResponse
-) -> web.StreamResponse:
-    """Headers go out with the first token, so a request rejected before that gets an error status."""
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    async def _streamed(
+        self, http: web.Request, stream: TokenStream, detokenizer: Detokenizer, objects: ApiResponse
+    ) -> web.StreamResponse:
+        """Headers go out with the first token, so a request rejected before that gets an error status."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
 
-    async def write(events: bytes) -> None:
-        if not response.prepared:
-            await response.prepare(http)
-            events = objects.opening() + events
-        await response.write(events)
+        async def write(events: bytes) -> None:
+            if not response.prepared:
+                await response.prepare(http)
+                events = objects.opening() + events
+            await response.write(events)
 
-    try:
-        async for piece in _pieces(stream, detokenizer):
-            await write(objects.piece(piece))
-        used = usage(stream.request.prompt_tokens, detokenizer.output_tokens)
-        await write(objects.finish(_finish_reason(stream, detokenizer)) + objects.closing(used))
-    except ApiError as refusal:
-        if not response.prepared:
-            raise
-        await response.write(event(refusal.body()))
-    await response.write_eof()
-    return response
+        try:
+            async for piece in _pieces(stream, detokenizer):
+                await write(objects.piece(piece))
+            used = usage(stream.request.prompt_tokens, detokenizer.output_tokens)
+            await write(objects.finish(self._answered(stream, detokenizer)) + objects.closing(used))
+        except ApiError as refusal:
+            if not response.prepared:
+                raise
+            await response.write(event(refusal.body()))
+        await response.write_eof()
+        return response
 
 
 async def _pieces(stream: TokenStream, detokenizer: Detokenizer) -> AsyncIterator[str]:
@@ -229,10 +239,6 @@ def _push_all(detokenizer: Detokenizer, tokens: Sequence[int]) -> str:
         if detokenizer.stopped:
             break
     return shown
-
-
-def _finish_reason(stream: TokenStream, detokenizer: Detokenizer) -> str:
-    return "stop" if detokenizer.stopped else str(stream.request.finish_reason)
 
 
 def _raise_if_failed(stream: TokenStream) -> None:

@@ -10,7 +10,7 @@ class Detokenizer:
     """The text of one response as it grows."""
 
     def __init__(self, token_bytes: Callable[[int], bytes], stops: Sequence[str] = (), min_tokens: int = 0) -> None:
-        """min_tokens: the text of earlier tokens is not searched for stop strings."""
+        """min_tokens: a stop string that ends with an earlier token is text like any other."""
         self._token_bytes = token_bytes
         self._stops = stops
         self._min_tokens = min_tokens
@@ -24,25 +24,27 @@ class Detokenizer:
         """The text that can be sent now; it may be empty."""
         self.output_tokens += 1
         fresh = self._decode(self._token_bytes(token))
-        if not self._stops or self.output_tokens < self._min_tokens:
+        if not self._stops:
             return fresh
-        return self._search(self._held + fresh)
+        text = self._held + fresh
+        if self.output_tokens >= self._min_tokens and (at := self._stop_in(text, len(self._held))) is not None:
+            self.stopped = True
+            self._held = ""
+            self._decode(b"", True)
+            return text[:at]
+        shown = len(text) - max(_overlap(text, stop) for stop in self._stops)
+        self._held = text[shown:]
+        return text[:shown]
 
     def end(self) -> str:
         """No more tokens come: the text held back. An incomplete character becomes U+FFFD."""
         rest, self._held = self._held + self._decode(b"", True), ""
         return rest
 
-    def _search(self, text: str) -> str:
-        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
-        if found:
-            self.stopped = True
-            self._held = ""
-            self._decode(b"", True)
-            return text[: min(found)]
-        shown = len(text) - max(_overlap(text, stop) for stop in self._stops)
-        self._held = text[shown:]
-        return text[:shown]
+    def _stop_in(self, text: str, searched: int) -> int | None:
+        """Where the first stop string begins that ends beyond the first `searched` characters."""
+        found = [at for stop in self._stops if (at := text.find(stop, max(0, searched - len(stop) + 1))) >= 0]
+        return min(found, default=None)
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -25,10 +25,27 @@ NEVER_NS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
+class KVBlocks:
+    """Where the KV blocks are; the parts add up to the pool."""
+
+    used: int
+    reserved: int
+    pending: int  # given back, but a running step may still write them
+    cached: int  # kept for a prefix, evicted when they are needed
+    free: int
+
+    @property
+    def usage(self) -> float:
+        """Share of the blocks that no request can have now."""
+        held = self.used + self.reserved + self.pending
+        return held / (held + self.cached + self.free)
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
-    running: int = 0
-    waiting: int = 0
-    kv_usage: float = 0.0  # share of the KV blocks in use or reserved
+    running: int
+    waiting: int
+    kv: KVBlocks
 
 
 @dataclass(slots=True)
@@ -43,6 +60,7 @@ class StepUpdate:
     admitted_ns: int = 0
     preempted: int = 0
     prefix_hit_tokens: int = 0  # of the admitted prompts, taken from the prefix cache
+    computed_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -50,19 +68,15 @@ class _State:
     """Used by the engine's thread alone."""
 
     streams: dict[int, TokenStream] = field(default_factory=dict)  # of unfinished requests
-    load: Load = field(default_factory=Load)
 
 
 class EngineThread:
     """Runs the engine. Its public methods are called on the event loop's thread."""
 
-    def __init__(
-        self, instance: Instance, clock: WallClock, *, kv_blocks: int, on_step: Callable[[StepUpdate], None]
-    ) -> None:
+    def __init__(self, instance: Instance, clock: WallClock, *, on_step: Callable[[StepUpdate], None]) -> None:
         """clock: the executor's. on_step: called on the event loop's thread, before the streams get the tokens."""
         self._instance = instance
         self._clock = clock
-        self._kv_blocks = kv_blocks
         self._on_step = on_step
         self._inbox = Inbox(clock.wake)
         self._stopping = threading.Event()
@@ -112,12 +126,14 @@ class EngineThread:
         self._inbox.close()
 
     def _publish(self, step: StepUpdate) -> None:
+        for stream in step.admitted:
+            stream.admitted_ns = step.admitted_ns
         self._on_step(step)
         for stream, token in step.tokens:
-            stream.last_ns = step.at_ns
-            stream.push(token)
+            stream.push(token, step.at_ns)
         for stream in step.ended:
             self._open.discard(stream)
+            stream.ended_ns = step.at_ns
             stream.end()
 
     def _finish(self, error: BaseException | None) -> None:
@@ -151,19 +167,22 @@ class EngineThread:
         ended = [state.streams.pop(request.index) for request in outcome.finished]
         for stream in ended:
             stream.refused = row is None and stream.request.finish_reason == "rejected"
-        if row is not None:
-            free = int(row["kv_free_blocks"]) + int(row["kv_cached_blocks"])
-            state.load = Load(int(row["running"]), int(row["waiting"]), 1 - free / self._kv_blocks)
-        if self._instance.idle:
-            state.load = Load()
-        elif row is None and not ended:
+        if row is None and not ended and not self._instance.idle:
             return
-        step = StepUpdate(now_ns, tokens, ended, state.load, admitted)
+        step = StepUpdate(now_ns, tokens, ended, self._load_now(), admitted)
         if row is not None:
             step.admitted_ns = int(row["now_ns"])
             step.preempted = int(row["preempted"])
             step.prefix_hit_tokens = int(row["prefix_hit_tokens"])
+            step.computed_tokens = int(row["launched_tokens"])
         self._loop.call_soon_threadsafe(self._publish, step)
+
+    def _load_now(self) -> Load:
+        scheduler = self._instance.scheduler
+        kv = scheduler.kv
+        cached = min(kv.pool.num_cached, kv.available)  # the rest is reserved
+        blocks = KVBlocks(kv.num_used, kv.num_reserved, kv.pool.num_pending, cached, kv.available - cached)
+        return Load(scheduler.slots.num_active, len(scheduler.waiting), blocks)
 
     def _admitted(self, row: NDArray[np.void] | None) -> list[TokenStream]:
         """The streams whose requests were admitted for the first time in the row's step."""
@@ -185,13 +204,20 @@ class TokenStream:
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        self.admitted_ns: int | None = None  # for the first time
+        self.first_ns: int | None = None  # when the first token arrived
         self.last_ns: int | None = None  # when the newest token arrived
+        self.ended_ns: int | None = None
         self.ended = False
+        self.answered = False  # its answer is complete, maybe by a stop string, with which the engine goes on a little
         self.refused = False  # at submission: the request can never run here
         self._tokens: list[int] = []
         self._changed = asyncio.Event()
 
-    def push(self, token: int) -> None:
+    def push(self, token: int, at_ns: int) -> None:
+        self.last_ns = at_ns
+        if self.first_ns is None:
+            self.first_ns = at_ns
         self._tokens.append(token)
         self._changed.set()
 

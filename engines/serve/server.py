@@ -43,11 +43,9 @@ def bind(host: str, port: int) -> socket.socket:
 class Server:
     """Made on any thread; `run` is for one event loop, once."""
 
-    def __init__(
-        self, instance: Instance, clock: WallClock, text: ModelText, served: ServedModel, *, kv_blocks: int
-    ) -> None:
-        metrics = Metrics(served.name, prefix_caching=instance.scheduler.kv.index.enabled)
-        self.engine = EngineThread(instance, clock, kv_blocks=kv_blocks, on_step=metrics.take)
+    def __init__(self, instance: Instance, clock: WallClock, text: ModelText, served: ServedModel) -> None:
+        metrics = Metrics(served.name, served.max_model_len, prefix_caching=instance.scheduler.kv.index.enabled)
+        self.engine = EngineThread(instance, clock, on_step=metrics.take)
         self._api = Api(self.engine, text, served, metrics)
         self._stop = asyncio.Event()
 
@@ -104,4 +102,4 @@ def reference_server(
     engine = ReferenceEngine(model, config, attention=attention, cuda_graphs=cuda_graphs)
     served = ServedModel(name, model.llama.config.vocab, config.max_model_len, config.kv_blocks * config.block_size)
     text = load_model_text(None if random_weights else model_files(model.name))
-    return Server(engine.instance(), engine.clock, text, served, kv_blocks=config.kv_blocks)
+    return Server(engine.instance(), engine.clock, text, served)

@@ -122,9 +122,10 @@ class Running:
         finally:
             connection.close()
 
-    def metric(self, name: str) -> float:
+    def metric(self, name: str, label: str = "") -> float:
+        """label: as in 'state="used"', where there are several."""
         lines = self.get("/metrics")[1].splitlines()
-        (value,) = [line.rsplit(" ", 1)[1] for line in lines if line.startswith(f"{name}{{")]
+        (value,) = [line.rsplit(" ", 1)[1] for line in lines if line.startswith(f"{name}{{") and label in line]
         return float(value)
 
 
@@ -169,7 +170,7 @@ def echo_server(step_s: float = 0.0, depth: int = 0, **settings: Any) -> tuple[S
     executor = EchoExecutor(clock, step_s)
     instance = Instance(config.build(frozenset({EOS})), executor, depth)
     served = ServedModel("echo", 512, config.max_model_len, config.kv_blocks * config.block_size)
-    return Server(instance, clock, load_model_text(None), served, kv_blocks=config.kv_blocks), executor
+    return Server(instance, clock, load_model_text(None), served), executor
 
 
 @contextmanager

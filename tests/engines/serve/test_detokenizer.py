@@ -52,6 +52,44 @@ def test_text_of_the_tokens_before_min_tokens_is_not_searched() -> None:
     assert (shown, text.output_tokens) == ([".", ".", "a", ""], 4)
 
 
+def test_a_stop_string_that_begins_before_min_tokens_and_ends_after_stops() -> None:
+    """Nothing of it has been shown when it is complete; one that was complete before is text."""
+    shown, text = typed([b"ab", b"XY", b"Z", b"c", b"X", b"Y", b"Zd"], "XYZ", min_tokens=3)
+    assert (shown, text.stopped, text.output_tokens) == (["ab", "", ""], True, 3)
+    shown, text = typed([b"ab", b"XY", b"Z", b"c", b"X", b"Y", b"Zd"], "XYZ", min_tokens=4)
+    assert (shown, text.stopped, text.output_tokens) == (["ab", "", "XYZ", "c", "", "", ""], True, 7)
+
+
+def test_a_stop_string_inside_what_is_held_back_for_another_came_before_min_tokens() -> None:
+    shown, text = typed([b"abc", b"x", b"bc"], "abcd", "bc", min_tokens=2)
+    assert (shown, text.stopped) == (["", "abcx", ""], True)
+
+
+@given(
+    st.lists(st.text("ab", min_size=1, max_size=3), max_size=12),
+    st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
+    st.integers(0, 8),
+)
+def test_it_stops_with_the_first_token_from_min_tokens_on_that_completes_a_stop_string(
+    pieces: list[str], stops: list[str], min_tokens: int
+) -> None:
+    """By the whole text: what a token completes ends beyond the text before it."""
+    want, wanted_tokens = "".join(pieces), len(pieces)
+    for tokens in range(max(min_tokens, 1), len(pieces) + 1):
+        before, text = "".join(pieces[: tokens - 1]), "".join(pieces[:tokens])
+        begins = [
+            at
+            for stop in stops
+            for at in range(len(text))
+            if text.startswith(stop, at) and at + len(stop) > len(before)
+        ]
+        if begins:
+            want, wanted_tokens = text[: min(begins)], tokens
+            break
+    shown, result = typed([piece.encode() for piece in pieces], *stops, min_tokens=min_tokens)
+    assert ("".join(shown), result.output_tokens) == (want, wanted_tokens)
+
+
 @given(st.text(), st.lists(st.integers(0, 40)))
 def test_any_cut_of_any_text_gives_that_text(text: str, cuts: list[int]) -> None:
     shown, _ = typed(_cut(text.encode("utf-8", "replace"), cuts))

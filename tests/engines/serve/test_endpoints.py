@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines.serve.serving import EOS, Running, echoing, ids
+from tests.engines.serve.serving import EOS, Running, echoing, eventually, ids, stream_data
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -230,6 +230,76 @@ def test_metrics_count_what_happened(server: Running) -> None:
     assert server.metric("vllm:request_queue_time_seconds_count") >= ttfts, "some answers are empty"
     for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
         assert server.metric(name) == 0
+
+
+def _ended(server: Running) -> dict[str, float]:
+    return {
+        reason: server.metric("vllm:request_success_total", f'finished_reason="{reason}"')
+        for reason in ("stop", "length", "abort")
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_metrics_say_how_requests_ended(stream: bool) -> None:
+    """Row 8 of the review: a stop string is a stop, though it aborts the request in the engine."""
+    with echoing(step_s=0.002) as (server, _):
+        asked: list[tuple[dict[str, Any], str]] = [
+            ({"prompt": "abcdef", "max_tokens": 200, "stop": "cd"}, "stop"),
+            ({"prompt": "abcdef", "max_tokens": 4, "stop": "cd"}, "stop"),  # the engine ends with the same token
+            ({"prompt": [*ids("ab"), EOS], "max_tokens": 9}, "stop"),
+            ({"prompt": "abcdef", "max_tokens": 5}, "length"),
+        ]
+        for body, reason in asked:
+            before = _ended(server)
+            if stream:
+                server.events(COMPLETIONS, body)
+            else:
+                server.complete(**body)
+            assert _ended(server) == before | {reason: before[reason] + 1}
+        assert server.metric("vllm:e2e_request_latency_seconds_count") == 4
+        assert eventually(lambda: server.metric("vllm:num_requests_running") == 0)
+        assert sum(_ended(server).values()) == 4, "the abort in the engine is not counted again"
+
+
+def test_metrics_of_each_request() -> None:
+    """Times as vLLM defines them: queue, prefill to the first token, decode from there on, inference both."""
+    step_s = 0.02
+    with echoing(step_s) as (server, _):
+        server.complete("abcdef", max_tokens=5)
+        server.complete("abc", max_tokens=100, stop="bc")
+        got = {
+            name: (server.metric(f"vllm:request_{name}_count"), server.metric(f"vllm:request_{name}_sum"))
+            for name in ("prompt_tokens", "generation_tokens", "params_max_tokens", "prefill_time_seconds",
+                         "decode_time_seconds", "inference_time_seconds", "time_per_output_token_seconds")
+        }  # fmt: skip
+        assert got["prompt_tokens"] == (2, 9)
+        assert got["generation_tokens"] == (2, 8)
+        assert got["params_max_tokens"] == (2, 105)
+        assert got["prefill_time_seconds"][0] == got["decode_time_seconds"][0] == 2
+        assert got["prefill_time_seconds"][1] >= 2 * step_s
+        assert got["decode_time_seconds"][1] >= (4 + 2) * step_s
+        both = got["prefill_time_seconds"][1] + got["decode_time_seconds"][1]
+        assert got["inference_time_seconds"] == (2, pytest.approx(both))
+        assert got["time_per_output_token_seconds"][1] >= 2 * step_s
+        assert server.metric("vllm:iteration_tokens_total_sum") >= 9 + 4 + 2
+
+
+def test_metrics_tell_used_cached_and_free_blocks_apart() -> None:
+    states = ("used", "reserved", "pending", "cached", "free")
+    with echoing(step_s=0.01, prefix_caching=True, block_size=16, kv_blocks=64) as (server, _):
+
+        def blocks() -> dict[str, float]:
+            return {state: server.metric("cbbench:kv_blocks", f'state="{state}"') for state in states}
+
+        with server.opened(COMPLETIONS, {"prompt": "a" * 40, "max_tokens": 300}) as response:
+            assert next(stream_data(response))
+            assert blocks()["used"] >= 3
+            assert server.metric("vllm:kv_cache_usage_perc") > 0
+        assert eventually(lambda: blocks()["used"] == 0)
+        after = blocks()
+        assert after["cached"] >= 2
+        assert sum(after.values()) == 64
+        assert server.metric("vllm:kv_cache_usage_perc") == 0, "what can be evicted is as good as free"
 
 
 def test_metrics_of_the_prefix_cache() -> None:

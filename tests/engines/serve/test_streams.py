@@ -39,6 +39,7 @@ def test_a_client_that_goes_frees_its_slot_and_its_blocks_within_one_step() -> N
             _reset(response)
         assert eventually(lambda: server.metric("vllm:num_requests_running") == 0)
         assert server.metric("vllm:kv_cache_usage_perc") == 0
+        assert eventually(lambda: server.metric("vllm:request_success_total", 'finished_reason="abort"') == 1)
         # The step that runs when the client goes is the last one, or one more that was being planned.
         assert len(executor.launched) <= steps_at_abort[0] + 1
         assert server.complete("de", max_tokens=2)["text"] == "de", "the only slot is free"
