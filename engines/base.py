@@ -94,6 +94,7 @@ class ClientReport(msgspec.Struct, frozen=True):
     usage_implausible_share: float | None = None  # of the completed requests: a count in usage that no model reaches
     unseen_answer_share: float | None = None  # of the completed requests: most of their tokens came in no event
     unseen_token_share: float | None = None  # of the output tokens by usage: they came in no event of their own
+    long_answer_share: float | None = None  # completed with more output tokens than planned
     cached_tokens: int | None = None  # prompt tokens that the server took from its prefix cache, by its usage
     cached_token_share: float | None = None  # of the prompt tokens of the requests that say it
     prefixes_shared: bool = False  # by requests of the plan, so that cached tokens are to be expected

@@ -68,6 +68,11 @@ def client_notes(client: ClientReport) -> tuple[str, ...]:
         notes.append(
             f"{client.short_answer_share:.1%} of the outputs were shorter than requested: the server stops early"
         )
+    if client.long_answer_share:
+        notes.append(
+            f"{client.long_answer_share:.1%} of the outputs were longer than requested: the server does not keep the "
+            "limit, or counts reasoning beyond it"
+        )
     notes += usage_notes(client)
     if not client.prefixes_shared and (client.cached_token_share or 0.0) > NOTED_PREFIX_HITS:
         notes.append(

@@ -179,7 +179,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     extra_body: Annotated[
         ExtraBody | None,
         Meta(
-            description="JSON object merged into every request. Default: none.",
+            description="JSON object merged into every request; {i}, {tenant} and {output_tokens} in its texts become "
+            "those of the request. Default: none.",
             extra=_of_server("JSON", given=str, parse="cbbench.settings.values:parse_extra_body"),
         ),
     ] = None

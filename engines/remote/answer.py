@@ -44,7 +44,7 @@ class StreamedAnswer:
     """Times are of time.monotonic_ns(). A token event has text, reasoning or a tool call in it.
 
     An event without any of them may still be a token (a special token, or half a character). These are kept apart in
-    `empty_ns`, and become token events if the server's token count shows that they are tokens.
+    `empty_ns` and `closing_ns`, and become token events if the server's token count shows that they are tokens.
     """
 
     def __init__(self, interpret: Interpret, planned_tokens: int = 0, *, whole: bool = False) -> None:
@@ -62,6 +62,7 @@ class StreamedAnswer:
         self.retry_after_s: float | None = None  # of a refusal
         self.token_ns = array("q")
         self.empty_ns = array("q")
+        self.closing_ns: int | None = None  # of the event with the finish reason, where it has no text
         self.first_answer_ns: int | None = None  # first token that is not reasoning
         self.prompt_tokens: int | None = None  # counted by the server; the last count reported
         self.cached_tokens: int | None = None  # of the prompt, from the server's prefix cache
@@ -172,9 +173,13 @@ class StreamedAnswer:
         return int((np.diff(np.frombuffer(self.token_ns, np.int64)) == 0).sum()) if self.token_ns else 0
 
     def _count_empty_events(self) -> None:
-        """Events without text were tokens if the server's count then matches exactly, or if there are no others."""
+        """Events without text were tokens if the server's count then matches exactly, or if there are no others. The
+        closing one may be the end token, or have the finish reason alone."""
         reported, seen = self.output_tokens or 0, len(self.token_ns)
-        if self.empty_ns and reported and (reported == seen + len(self.empty_ns) or seen == 0):
-            self.token_ns = array("q", sorted([*self.token_ns, *self.empty_ns]))
-            if self.first_answer_ns is None and not seen:
-                self.first_answer_ns = self.token_ns[0]
+        closing = [] if self.closing_ns is None else [self.closing_ns]
+        for empty in ([*self.empty_ns, *closing], list(self.empty_ns)):
+            if empty and reported and (reported == seen + len(empty) or seen == 0):
+                self.token_ns = array("q", sorted([*self.token_ns, *empty]))
+                if self.first_answer_ns is None and not seen:
+                    self.first_answer_ns = self.token_ns[0]
+                return

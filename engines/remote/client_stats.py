@@ -89,6 +89,7 @@ class ClientStats(msgspec.Struct):
     prompts_guessed: int = 0  # of completed requests whose prompt tokens neither the plan nor the server counted
     answers: int = 0  # completed requests
     short_answers: int = 0  # with fewer output tokens than planned
+    long_answers: int = 0  # with more
     usage_below_events: int = 0  # completed; this and the next three: by engines/remote/usage.py
     usage_implausible: int = 0
     usage_unseen: int = 0
@@ -160,6 +161,7 @@ class ClientStats(msgspec.Struct):
             prompt_tokens_over_mean=_share(self.prompt_tokens_over, self.prompts_counted),
             prompt_guessed_share=_share(self.prompts_guessed, self.answers) if self.prompts_guessed else None,
             short_answer_share=_share(self.short_answers, self.answers),
+            long_answer_share=_share(self.long_answers, self.answers),
             workers=workers,
             connections_used=self.connections_used,
             connections_peak=self.connections_peak,
@@ -196,6 +198,7 @@ _SUMS = (
     "prompts_guessed",
     "answers",
     "short_answers",
+    "long_answers",
     "usage_below_events",
     "usage_implausible",
     "usage_unseen",

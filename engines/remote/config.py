@@ -6,11 +6,13 @@ import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from engines.remote.headers import Headers, hide, merged
 from engines.remote.paths import Api, ServerPaths
+from engines.remote.templates import has_names
 from workloads.errors import CbbenchError
 
 PromptForm = Literal["auto", "ids", "text"]
@@ -47,6 +49,10 @@ class RemoteConfig:
     scrape: bool = False  # read the server's metrics during the run
     metrics_url: str | None = None  # None: /metrics of the server itself
     kernel_stamps: bool = True  # False: time every read instead, to measure what the kernel's stamps are worth
+
+    @cached_property
+    def extra_body_varies(self) -> bool:
+        return has_names(self.extra_body)
 
     @property
     def kept_connections(self) -> int:

@@ -187,7 +187,9 @@ class LoadRecorder:
                 stats.cached_known += 1
                 stats.cached_tokens += row.cached_tokens
                 stats.cached_of_tokens += row.prompt_tokens
-            stats.short_answers += row.output_tokens < int(self._plan.output_tokens[row.i])
+            over = row.output_tokens - int(self._plan.output_tokens[row.i])
+            stats.short_answers += over < 0
+            stats.long_answers += over > 0
 
     def _since(self, at_ns: int) -> int:
         return at_ns - self.start_ns

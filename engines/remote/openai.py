@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from engines.remote import templates
 from engines.remote.answer import StreamedAnswer
 from engines.remote.config import RemoteConfig
 from engines.remote.sse import SseEvent
@@ -25,6 +26,7 @@ class RequestSpec(msgspec.Struct, frozen=True):
     tenant: str | None = None
     priority: int = 0
     fields: Mapping[str, Any] = {}  # of a recorded request; they replace cbbench's own
+    index: int = 0  # in the plan
 
 
 def completion_body(config: RemoteConfig, model: str, spec: RequestSpec) -> bytes:
@@ -60,7 +62,16 @@ def _encode(body: dict[str, Any], config: RemoteConfig, spec: RequestSpec) -> by
         body[new] = body.pop(old)
     for name in config.omit:
         body.pop(name, None)
-    return msgspec.json.encode(body | dict(config.extra_body))
+    return msgspec.json.encode(body | extra_body(config, spec))
+
+
+def extra_body(config: RemoteConfig, spec: RequestSpec) -> dict[str, Any]:
+    """What the user adds to the body, with the values of this request."""
+    if not config.extra_body_varies:
+        return dict(config.extra_body)
+    values = {"i": spec.index, "tenant": spec.tenant or "default", "output_tokens": spec.output_tokens}
+    filled: dict[str, Any] = templates.filled(config.extra_body, values)
+    return filled
 
 
 class _Usage(msgspec.Struct):
@@ -120,9 +131,9 @@ def interpret(answer: StreamedAnswer, event: SseEvent, at_ns: int) -> None:
     if chunk.usage is not None:
         before = answer.output_tokens
         _count(answer, chunk.usage)
-        # The total that comes with the closing chunk has not grown by that chunk.
-        finish_reason = chunk.choices[0].finish_reason if chunk.choices else None
-        grew = (answer.output_tokens or 0) > (before or 0) and (before is not None or not finish_reason)
+        # The total that comes with the closing chunk, or after it, has not grown by that chunk.
+        closing = answer.finish_reason or (chunk.choices[0].finish_reason if chunk.choices else None)
+        grew = (answer.output_tokens or 0) > (before or 0) and (before is not None or not closing)
     if chunk.choices:
         _choice(answer, chunk.choices[0], at_ns, grew)
 
@@ -139,7 +150,9 @@ def _choice(answer: StreamedAnswer, choice: _Choice, at_ns: int, grew: bool) -> 
     elif delta is None or not delta.role:  # the chunk that only opens the message comes before any token
         if grew:
             answer.token(at_ns)
-        else:
+        elif choice.finish_reason and answer.finish_reason is None:
+            answer.closing_ns = at_ns
+        elif answer.finish_reason is None:
             answer.empty_ns.append(at_ns)
     if choice.finish_reason:
         answer.finish_reason = str(choice.finish_reason)[:MOST_REASON_CHARS]

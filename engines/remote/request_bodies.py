@@ -66,6 +66,7 @@ class PromptMaker:
         plan = self._plan
         content = self._words(index) if plan.texts is None else plan.texts.content(index)
         return RequestSpec(
+            index=index,
             prompt=content if isinstance(content, str | list) else "",
             messages=content if isinstance(content, tuple) else None,
             output_tokens=int(plan.output_tokens[index]),

@@ -9,7 +9,7 @@ import msgspec
 
 from engines.remote.answer import StreamedAnswer
 from engines.remote.config import RemoteConfig
-from engines.remote.openai import RequestSpec
+from engines.remote.openai import RequestSpec, extra_body
 from engines.remote.sse import SseEvent
 
 # Fields of a recorded request that are parameters of TGI too. No other one is sent.
@@ -31,7 +31,7 @@ def body(config: RemoteConfig, spec: RequestSpec) -> bytes:
     parameters |= _recorded(spec.fields)
     for name in config.omit:
         parameters.pop(name, None)
-    return msgspec.json.encode({"inputs": spec.prompt, "parameters": parameters} | dict(config.extra_body))
+    return msgspec.json.encode({"inputs": spec.prompt, "parameters": parameters} | extra_body(config, spec))
 
 
 def _recorded(fields: Mapping[str, Any]) -> dict[str, Any]:

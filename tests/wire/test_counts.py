@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reports.client_limits import client_notes
 from tests.wire.driving import load
 from tests.wire.fake import DONE, END, GOOD, HEAD, Call, FakeServer, chunk, delta, event, plain, response, text, usage
 from workloads.errors import CbbenchError
@@ -18,6 +19,12 @@ def test_an_answer_shorter_than_asked() -> None:
     ran = load(lambda call: call.send(response(text("a", "stop"), usage(1), DONE)), output_tokens=100)
     assert (ran.row.output_tokens, ran.row.token_source) == (1, "usage")
     assert ran.report.short_answer_share == 1
+
+
+def test_an_answer_longer_than_asked() -> None:
+    ran = load(lambda call: call.send(response(text("a"), text("b"), text("c", "stop"), usage(3), DONE)))
+    assert (ran.row.output_tokens, ran.report.long_answer_share, ran.report.short_answer_share) == (3, 1, 0)
+    assert any("100.0% of the outputs were longer than requested" in note for note in client_notes(ran.report))
 
 
 def test_a_server_without_usage() -> None:
