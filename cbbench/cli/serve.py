@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from cbbench.settings.run import RunSettings
+    from engines.serve.api_key import ApiKeys
     from engines.serve.server import Server
 
 
@@ -33,6 +34,14 @@ def command(
     served_model_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="What clients call the model. Default: the value of --model.")
     ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="Clients must send this key: env:NAME is an environment variable, file:PATH a file with one key on "
+            "each line. Health and metrics need none. Default: no key is wanted.",
+        ),
+    ] = None,
     drain: Annotated[
         float,
         typer.Option(
@@ -45,16 +54,18 @@ def command(
     from cbbench.settings.build import build_settings
     from cbbench.settings.run import RunSettings
     from cbbench.settings.sources import gather
+    from engines.serve.api_key import read_api_keys
     from engines.serve.server import bind
 
+    keys = None if api_key is None else read_api_keys(api_key)
     known = RunSettings.all()  # cbbench.toml may hold more, for runs
     settings = build_settings({key: value for key, value in gather("serve", given).items() if known[key].facts.served})
     with bind(host, port) as bound:
-        server = _build(settings, served_model_name or settings.engine.model)
+        server = _build(settings, served_model_name or settings.engine.model, keys)
         return _run(server, bound, drain, f"{settings.scheduler.mode} · {served_model_name or settings.engine.model}")
 
 
-def _build(settings: RunSettings, name: str) -> Server:
+def _build(settings: RunSettings, name: str, keys: ApiKeys | None) -> Server:
     from cbbench.experiment.engine_factories.reference import ReferenceFactory
     from engines.serve.server import reference_server
 
@@ -67,6 +78,7 @@ def _build(settings: RunSettings, name: str) -> Server:
         random_weights=settings.engine.weights == "random",
         attention=settings.engine.attention,
         cuda_graphs=settings.engine.cuda_graphs,
+        keys=keys,
     )
 
 

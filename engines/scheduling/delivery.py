@@ -27,8 +27,12 @@ class Outcome:
 Ended = list[tuple[Request, str]]  # with the finish reason
 
 
-def deliver(plan: StepPlan, result: StepResult, eos_ids: Collection[int], outcome: Outcome) -> Ended:
+def deliver(
+    plan: StepPlan, result: StepResult, eos_ids: Collection[int], stop_ids: Collection[int], outcome: Outcome
+) -> Ended:
     """Deliver the sampled tokens of a step to its requests, in row order; the requests that end with that.
+
+    stop_ids: `eos_ids`, and all that end any of the requests.
 
     This loop is most of what a step costs the host. So the usual token, neither the first after admission nor the
     last, is written here, without a call.
@@ -45,7 +49,7 @@ def deliver(plan: StepPlan, result: StepResult, eos_ids: Collection[int], outcom
             request.state is not State.RUNNING
             or request.sampled_step == 0
             or outputs >= request.max_output_tokens
-            or token in eos_ids
+            or token in stop_ids
         ):
             if request.state is not State.FINISHED:
                 _deliver_one(request, result, token, eos_ids, outcome, ended)
@@ -66,14 +70,15 @@ def deliver(plan: StepPlan, result: StepResult, eos_ids: Collection[int], outcom
 def _deliver_one(
     request: Request, result: StepResult, token: int | None, eos_ids: Collection[int], outcome: Outcome, ended: Ended
 ) -> None:
-    """Any token. An EOS is not shown to the user; at the output limit the reason is length, whatever the token."""
+    """Any token. One that stops is not shown to the user; at the output limit the reason is length, whatever it is."""
     if request.state is State.WAITING:  # preempted while its token was being sampled
         request.pending -= 1
     elif request.sampled_step == 0:
         request.sampled_step = result.step
     at_cap = request.output_tokens + 1 >= request.max_output_tokens
     enough = request.output_tokens >= request.min_output_tokens
-    if token in eos_ids and enough and not request.ignore_eos and not at_cap:
+    stops = token in request.stop_token_ids or (token in eos_ids and not request.ignore_eos)
+    if stops and enough and not at_cap:
         ended.append((request, "stop"))
         return
     if token is not None and request.tokens is not None:

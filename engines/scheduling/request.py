@@ -75,6 +75,7 @@ class Request:
         "slot",
         "state",
         "stints",
+        "stop_token_ids",
         "submitted_ns",
         "swapped_positions",
         "tenant",
@@ -97,6 +98,7 @@ class Request:
         sent_ns: int = 0,
         ignore_eos: bool = True,
         min_output_tokens: int = 0,
+        stop_token_ids: frozenset[int] = frozenset(),
         sampling: Sampling = GREEDY,
     ) -> None:
         self.index = index
@@ -109,6 +111,7 @@ class Request:
         self.submitted_ns = 0
         self.ignore_eos = ignore_eos
         self.min_output_tokens = min_output_tokens  # an EOS before so many ends nothing, and is an output like others
+        self.stop_token_ids = stop_token_ids  # each ends it as an EOS does, whatever ignore_eos says
         self.sampling = sampling
         # prompt ids, then the outputs as they come: [prompt_tokens + max_output_tokens]; None when only lengths matter
         self.tokens: NDArray[np.int32] | None = None

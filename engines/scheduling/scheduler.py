@@ -49,6 +49,7 @@ class Scheduler:
         self.num_steps = 0  # launched here
         self.wake_at_ns: int | None = None  # after a schedule() of None: when time alone will admit a request
         self._eos_ids = eos_ids
+        self._stop_ids = eos_ids  # these, and what ends a live request; emptied of others when none is left
         self._instance = instance
         self._live: dict[int, Request] = {}  # unfinished requests by index
         self._in_flight: deque[tuple[StepPlan, StepLedger]] = deque()
@@ -65,6 +66,7 @@ class Scheduler:
             raise ValueError(f"request {request.index} is already live")
         request.submitted_ns = now_ns
         self._live[request.index] = request
+        self._stop_ids |= request.stop_token_ids
         outcome = Outcome()
         if (reason := rejected or self.gate.never_fits(request)) is not None:
             self.running.traffic.rejected += 1
@@ -77,6 +79,7 @@ class Scheduler:
         """Queue a request that another instance has handed over; at submit it was asked whether it fits here."""
         request.output_limit = request.max_output_tokens
         self._live[request.index] = request
+        self._stop_ids |= request.stop_token_ids
         self.waiting.add(request)
 
     def ended_elsewhere(self, request: Request) -> None:
@@ -107,6 +110,8 @@ class Scheduler:
         self.gate.settle(request)
         self.policies.order.ended(request)
         del self._live[request.index]
+        if not self._live:
+            self._stop_ids = self._eos_ids
 
     @property
     def idle(self) -> bool:
@@ -235,7 +240,7 @@ class Scheduler:
         ended = [row for row, request in enumerate(plan.requests) if request.state is State.FINISHED]
         if ended:
             ledger.discard(ended)
-        for request, reason in deliver(plan, result, self._eos_ids, outcome):
+        for request, reason in deliver(plan, result, self._eos_ids, self._stop_ids, outcome):
             self.end(request, reason, outcome)
         for request in outcome.handed_over:
             self._hand_over(request)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 import time
-import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
-import msgspec
 import numpy as np
 from aiohttp import web
 
 from engines.scheduling.request import Request
+from engines.serve.api_key import ApiKeys
 from engines.serve.detokenizer import Detokenizer
 from engines.serve.engine import EngineThread, TokenStream
 from engines.serve.metrics import Metrics
+from engines.serve.middlewares import as_json, errors_as_json, only_with
 from engines.serve.openai_request import (
     COMPLETION_TOKENS,
     ApiError,
@@ -36,10 +34,7 @@ from engines.tokenizers.chat_template import TemplateError, plain_messages
 from engines.tokenizers.model_text import ModelText
 
 BODY_BYTES = 64 << 20  # a prompt of a million token ids fits
-CLIENT_GONE = 499  # nginx's
 SHORT_CHARACTERS = 4096  # up to here, tokenising takes less than a millisecond
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True)
@@ -52,30 +47,16 @@ class ServedModel:
     kv_tokens: int  # positions in the whole KV pool
 
 
-def make_app(api: Api) -> web.Application:
-    app = web.Application(middlewares=[errors_as_json], client_max_size=BODY_BYTES)
+def make_app(api: Api, keys: ApiKeys | None = None) -> web.Application:
+    """keys: who may use /v1; health and metrics are open, as in vLLM. None: all."""
+    checks = () if keys is None else (only_with(keys),)
+    app = web.Application(middlewares=(errors_as_json, *checks), client_max_size=BODY_BYTES)
     app.router.add_get("/health", api.health)
     app.router.add_get("/metrics", api.metrics)
     app.router.add_get("/v1/models", api.models)
     app.router.add_post("/v1/completions", api.completions)
     app.router.add_post("/v1/chat/completions", api.chat)
     return app
-
-
-@web.middleware
-async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except ApiError as refusal:
-        problem = refusal
-    except web.HTTPException as error:
-        problem = ApiError(error.status, f"{request.method} {request.path}: {error.reason}")
-    except ConnectionError:  # the client disconnected: no response is read, and raising would log it as our error
-        return web.Response(status=CLIENT_GONE)
-    except Exception:
-        traceback.print_exc(file=sys.stderr)
-        problem = ApiError(500, "internal error; the server's log has the traceback")
-    return _json(problem.body(), status=problem.status)
 
 
 class Api:
@@ -102,7 +83,7 @@ class Api:
             "max_model_len": self._served.max_model_len,  # as in vLLM
             "vocab_size": self._served.vocab,  # of cbbench: valid token ids are below it
         }
-        return _json({"object": "list", "data": [model]})
+        return as_json({"object": "list", "data": [model]})
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         arrived_ns = self._engine.now_ns()
@@ -144,7 +125,7 @@ class Api:
                 return await self._streamed(http, stream, detokenizer, objects)
             shown = "".join([piece async for piece in _pieces(stream, detokenizer)])
             used = usage(len(generation.prompt), detokenizer.output_tokens)
-            return _json(objects.whole(shown, self._answered(stream, detokenizer), used))
+            return as_json(objects.whole(shown, self._answered(stream, detokenizer), used))
 
     def _check(self, body: ApiRequest, generation: GenerationRequest) -> None:
         name, prompt = self._served.name, generation.prompt
@@ -153,8 +134,9 @@ class Api:
             raise ApiError(404, text, param="model", code="model_not_found")
         if not prompt:
             raise ApiError(400, "prompt: is empty", param="prompt")
-        if min(prompt) < 0 or max(prompt) >= self._served.vocab:
-            raise ApiError(400, f"prompt: token ids are 0 to {self._served.vocab - 1}", param="prompt")
+        for field, ids in (("prompt", prompt), ("stop_token_ids", generation.stop_token_ids)):
+            if ids and (min(ids) < 0 or max(ids) >= self._served.vocab):
+                raise ApiError(400, f"{field}: token ids are 0 to {self._served.vocab - 1}", param=field)
         if not self._engine.ready:
             raise ApiError(503, "the server is shutting down")
 
@@ -172,6 +154,7 @@ class Api:
             sent_ns=arrived_ns,
             ignore_eos=generation.ignore_eos,
             min_output_tokens=generation.min_tokens,
+            stop_token_ids=generation.stop_token_ids,
             sampling=generation.sampling,
         )
         stream = self._engine.open(request)
@@ -254,7 +237,3 @@ def _raise_if_failed(stream: TokenStream) -> None:
     if reason == "aborted":
         raise ApiError(503, "the server is shutting down")
     raise ApiError(500, "the engine has ended")
-
-
-def _json(content: Any, status: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(content), status=status, content_type="application/json")

@@ -20,32 +20,9 @@ from numpy.typing import NDArray
 from engines.loop import Instance, WallClock, drive
 from engines.scheduling.delivery import Outcome
 from engines.scheduling.request import Request
+from engines.serve.load import Load, load_of
 
 NEVER_NS = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class KVBlocks:
-    """Where the KV blocks are; the parts add up to the pool."""
-
-    used: int
-    reserved: int
-    pending: int  # given back, but a running step may still write them
-    cached: int  # kept for a prefix, evicted when they are needed
-    free: int
-
-    @property
-    def usage(self) -> float:
-        """Share of the blocks that no request can have now."""
-        held = self.used + self.reserved + self.pending
-        return held / (held + self.cached + self.free)
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    running: int
-    waiting: int
-    kv: KVBlocks
 
 
 @dataclass(slots=True)
@@ -169,20 +146,13 @@ class EngineThread:
             stream.refused = row is None and stream.request.finish_reason == "rejected"
         if row is None and not ended and not self._instance.idle:
             return
-        step = StepUpdate(now_ns, tokens, ended, self._load_now(), admitted)
+        step = StepUpdate(now_ns, tokens, ended, load_of(self._instance.scheduler), admitted)
         if row is not None:
             step.admitted_ns = int(row["now_ns"])
             step.preempted = int(row["preempted"])
             step.prefix_hit_tokens = int(row["prefix_hit_tokens"])
             step.computed_tokens = int(row["launched_tokens"])
         self._loop.call_soon_threadsafe(self._publish, step)
-
-    def _load_now(self) -> Load:
-        scheduler = self._instance.scheduler
-        kv = scheduler.kv
-        cached = min(kv.pool.num_cached, kv.available)  # the rest is reserved
-        blocks = KVBlocks(kv.num_used, kv.num_reserved, kv.pool.num_pending, cached, kv.available - cached)
-        return Load(scheduler.slots.num_active, len(scheduler.waiting), blocks)
 
     def _admitted(self, row: NDArray[np.void] | None) -> list[TokenStream]:
         """The streams whose requests were admitted for the first time in the row's step."""

@@ -10,7 +10,8 @@ from dataclasses import fields
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from engines.serve.engine import KVBlocks, StepUpdate, TokenStream
+from engines.serve.engine import StepUpdate, TokenStream
+from engines.serve.load import KVBlocks
 
 # vLLM's own buckets, in seconds.
 TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640)

@@ -37,6 +37,7 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop: str | list[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     priority: int | None = None
     user: str | None = None
@@ -52,13 +53,38 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     suffix: str | None = None
-    stop_token_ids: list[int] | None = None
     tools: list[Any] | None = None
+    tool_choice: Any = None
     functions: list[Any] | None = None
     response_format: dict[str, Any] | None = None
+    modalities: list[str] | None = None
+    # vLLM's
+    min_p: float | None = None
+    length_penalty: float | None = None
+    use_beam_search: bool | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    prompt_logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    chat_template: str | None = None
+    continue_final_message: bool | None = None
 
 
-_NO_EFFECT = {"n": 1, "best_of": 1, "repetition_penalty": 1, "response_format": {"type": "text"}}
+_NO_EFFECT: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "tool_choice": ("none", "auto"),
+    "modalities": (["text"],),
+}
 _UNSUPPORTED = ApiRequest.__struct_fields__[ApiRequest.__struct_fields__.index("n") :]
 
 
@@ -80,6 +106,7 @@ class GenerationRequest:
     min_tokens: int
     sampling: Sampling
     stops: tuple[str, ...]
+    stop_token_ids: frozenset[int]
     ignore_eos: bool
     priority: int
     tenant: str
@@ -99,8 +126,9 @@ def decode(raw: bytes, kind: type[AnyRequest]) -> AnyRequest:
         raise ApiError(400, f"the body is not JSON: {error}") from None
     for field in _UNSUPPORTED:
         value = getattr(body, field)
-        if value and value != _NO_EFFECT.get(field):
-            raise ApiError(400, f"{field}: not supported by this server", param=field, code="unsupported_parameter")
+        if value and value not in _NO_EFFECT.get(field, ()):
+            text = f"{field}: not supported by this server; leave it out"
+            raise ApiError(400, text, param=field, code="unsupported_parameter")
     return body
 
 
@@ -126,6 +154,7 @@ def generation_request(body: ApiRequest, prompt: Sequence[int], max_tokens: int)
         min_tokens=min_tokens,
         sampling=_sampling(body),
         stops=stops,
+        stop_token_ids=frozenset(body.stop_token_ids or ()),
         ignore_eos=bool(body.ignore_eos),
         priority=body.priority or 0,
         tenant=body.user or "default",

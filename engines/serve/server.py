@@ -12,6 +12,7 @@ from aiohttp import web
 from engines.garbage import light_garbage_collection
 from engines.loop import Instance, WallClock
 from engines.scheduling.config import SchedulerConfig
+from engines.serve.api_key import ApiKeys
 from engines.serve.app import Api, ServedModel, make_app
 from engines.serve.engine import EngineThread
 from engines.serve.metrics import Metrics
@@ -43,10 +44,13 @@ def bind(host: str, port: int) -> socket.socket:
 class Server:
     """Made on any thread; `run` is for one event loop, once."""
 
-    def __init__(self, instance: Instance, clock: WallClock, text: ModelText, served: ServedModel) -> None:
+    def __init__(
+        self, instance: Instance, clock: WallClock, text: ModelText, served: ServedModel, keys: ApiKeys | None = None
+    ) -> None:
+        """keys: who may use the API; None: all."""
         metrics = Metrics(served.name, served.max_model_len, prefix_caching=instance.scheduler.kv.index.enabled)
         self.engine = EngineThread(instance, clock, on_step=metrics.take)
-        self._api = Api(self.engine, text, served, metrics)
+        self._app = make_app(Api(self.engine, text, served, metrics), keys)
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
@@ -66,7 +70,7 @@ class Server:
     async def _run(self, bound: socket.socket, drain_s: float, ready: Callable[[], None]) -> None:
         self.engine.start()
         runner = web.AppRunner(
-            make_app(self._api),
+            self._app,
             access_log=None,
             handler_cancellation=True,  # a handler ends when its client disconnects, even while it writes nothing
             shutdown_timeout=GRACE_S,
@@ -95,6 +99,7 @@ def reference_server(
     random_weights: bool,
     attention: str = "auto",
     cuda_graphs: bool | None = None,
+    keys: ApiKeys | None = None,
 ) -> Server:
     """The reference engine's runtime, with the text of its model."""
     from engines.reference.engine import ReferenceEngine  # loads torch
@@ -102,4 +107,4 @@ def reference_server(
     engine = ReferenceEngine(model, config, attention=attention, cuda_graphs=cuda_graphs)
     served = ServedModel(name, model.llama.config.vocab, config.max_model_len, config.kv_blocks * config.block_size)
     text = load_model_text(None if random_weights else model_files(model.name))
-    return Server(engine.instance(), engine.clock, text, served)
+    return Server(engine.instance(), engine.clock, text, served, keys)

@@ -18,6 +18,7 @@ import numpy as np
 from engines.loop import Instance, WallClock
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.plan import StepPlan, StepResult
+from engines.serve.api_key import ApiKeys
 from engines.serve.app import ServedModel
 from engines.serve.server import Server, bind
 from engines.tokenizers.model_text import load_model_text
@@ -90,10 +91,10 @@ class Running:
         status, text = self.ask("POST", path, raw)
         return status, json.loads(text)
 
-    def ask(self, method: str, path: str, body: bytes | None) -> tuple[int, str]:
+    def ask(self, method: str, path: str, body: bytes | None, headers: dict[str, str] | None = None) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
         try:
-            connection.request(method, path, body)
+            connection.request(method, path, body, headers or {})
             response = connection.getresponse()
             return response.status, response.read().decode()
         finally:
@@ -164,13 +165,15 @@ def serving(server: Server, drain_s: float = 10.0) -> Iterator[Running]:
             assert running[0].ended(), "the server does not stop"
 
 
-def echo_server(step_s: float = 0.0, depth: int = 0, **settings: Any) -> tuple[Server, EchoExecutor]:
+def echo_server(
+    step_s: float = 0.0, depth: int = 0, keys: ApiKeys | None = None, **settings: Any
+) -> tuple[Server, EchoExecutor]:
     config = SchedulerConfig(**{"kv_blocks": 64, "max_model_len": 512, "max_num_seqs": 8} | settings)
     clock = WallClock()
     executor = EchoExecutor(clock, step_s)
     instance = Instance(config.build(frozenset({EOS})), executor, depth)
     served = ServedModel("echo", 512, config.max_model_len, config.kv_blocks * config.block_size)
-    return Server(instance, clock, load_model_text(None), served), executor
+    return Server(instance, clock, load_model_text(None), served, keys), executor
 
 
 @contextmanager

@@ -66,6 +66,14 @@ def test_a_wrong_setting_is_one_line() -> None:
     assert said.count("\n") == 1
 
 
+def test_a_key_on_the_command_line_is_refused_and_not_repeated() -> None:
+    with process("--port", "0", "--api-key", "sk-visible") as running:
+        out, said = running.communicate(timeout=WAIT_S)
+    assert running.returncode == 2
+    assert said.startswith("error: --api-key: want env:NAME or file:PATH")
+    assert "visible" not in out + said
+
+
 def test_settings_come_from_the_file_too(tmp_path: Path) -> None:
     """Of what is for all commands only the engine's settings count; a table of its own wins."""
     file = tmp_path / "cbbench.toml"

@@ -126,6 +126,23 @@ def test_stop_strings_cut_the_text(server: Running, stop: Any) -> None:
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+def test_stop_token_ids_end_as_an_end_of_text_does(depth: int) -> None:
+    """The token is not shown, whatever ignore_eos says; other requests of the step are not touched by it."""
+    (a, b, c) = ids("abc")
+    with echoing(depth=depth) as (server, _):
+        got = server.complete("abc", max_tokens=20, stop_token_ids=[c], ignore_eos=True)
+        assert (got["text"], got["finish_reason"], got["usage"]["completion_tokens"]) == ("ab", "stop", 2)
+        assert server.metric("vllm:request_success_total", 'finished_reason="stop"') == 1
+        with ThreadPoolExecutor(6) as pool:
+            asked = [{"stop_token_ids": [b, EOS]}, {"stop_token_ids": [c], "min_tokens": 3}, {}] * 2
+            texts = [one["text"] for one in pool.map(lambda more: server.complete("abc", max_tokens=7, **more), asked)]
+        assert texts == ["a", "abcab", "abcabca"] * 2
+        *chunks, _ = server.events(COMPLETIONS, {"prompt": "abc", "max_tokens": 9, "stop_token_ids": [a]})
+        assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == ["stop"]
+        assert server.server.engine._instance.scheduler._stop_ids == {EOS}
+
+
 def test_no_chunk_holds_half_a_character(server: Running) -> None:
     text = "né🙂日本"
     *chunks, _ = server.events(COMPLETIONS, {"prompt": text, "max_tokens": len(text.encode())})
@@ -154,6 +171,14 @@ def test_no_chunk_holds_half_a_character(server: Running) -> None:
         (COMPLETIONS, {"prompt": "a", "n": 2}, "n", "not supported"),
         (COMPLETIONS, {"prompt": "a", "logprobs": 3}, "logprobs", "not supported"),
         (COMPLETIONS, {"prompt": "a", "stream_options": 3}, "stream_options", "expected"),
+        (COMPLETIONS, {"prompt": "a", "stop_token_ids": [512]}, "stop_token_ids", "0 to 511"),
+        (COMPLETIONS, {"prompt": "a", "stop_token_ids": ["a"]}, "stop_token_ids", "expected int"),
+        (COMPLETIONS, {"prompt": "a", "guided_regex": "a+"}, "guided_regex", "not supported"),
+        (COMPLETIONS, {"prompt": "a", "structured_outputs": {"json": {}}}, "structured_outputs", "not supported"),
+        (COMPLETIONS, {"prompt": "a", "min_p": 0.1}, "min_p", "not supported"),
+        (COMPLETIONS, {"prompt": "a", "prompt_logprobs": 1}, "prompt_logprobs", "not supported"),
+        (CHAT, {"messages": HI, "tool_choice": "required"}, "tool_choice", "not supported"),
+        (CHAT, {"messages": HI, "response_format": {"type": "json_object"}}, "response_format", "not supported"),
         (CHAT, {"messages": []}, "messages", "at least one"),
         (CHAT, {"messages": [{"content": "a"}]}, "messages", "messages[0].role"),
         (CHAT, {"messages": [{"role": "user", "content": None}]}, "messages", "messages[0].content"),
@@ -204,6 +229,9 @@ def test_values_that_change_nothing_are_taken(server: Running) -> None:
         "logprobs": None,
         "tools": [],
         "response_format": {"type": "text"},
+        "tool_choice": "auto",
+        "length_penalty": 1.0,
+        "stop_token_ids": [],
     }
     sampling: dict[str, Any] = {
         "top_k": -1,

@@ -15,7 +15,7 @@ from aiohttp import ClientError, ClientSession, web
 from aiohttp.test_utils import TestServer
 
 from engines.scheduling.resource_gate import Quota
-from engines.serve.app import errors_as_json
+from engines.serve.middlewares import errors_as_json
 from tests.engines.serve.serving import Running, echoing, eventually, ids, stream_data
 
 COMPLETIONS = "/v1/completions"
