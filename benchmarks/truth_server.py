@@ -119,7 +119,8 @@ class Server:
             return
         usage = USAGE % (stream.prompt_tokens, stream.prompt_tokens + stream.tokens, stream.tokens)
         self.send(stream, chunk(usage) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
-        assert stream.truth is not None
+        if stream.truth is None:  # the client has gone
+            return
         stream.truth.sent_ns = stream.sent_ns.tobytes()
         stream.truth = None
         self.answered += 1

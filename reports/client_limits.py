@@ -20,6 +20,7 @@ NOTED_CORE_WAIT_S = 0.1
 NOTED_DISAGREEMENT_SHARE = 0.01  # between the server's counters and what the client received
 NOTED_CONNECTION_WAIT_MS = 5.0
 UNSEEN_ANSWER_SHARE = 0.001  # of the completed requests: without their TPOT the P99 is that of nearly all
+NOTED_RECORD_LAG_MS = 100.0
 NOTED_UNSEEN_TOKENS = 0.05  # of the output tokens
 NOTED_PREFIX_HITS = 0.05  # hit rate where no two requests share a prefix
 
@@ -95,6 +96,11 @@ def client_notes(client: ClientReport) -> tuple[str, ...]:
         )
     if client.connections_used is not None and client.connections > client.connections_used:
         notes.append(f"{client.connections} connections were opened, {client.connections_used} of them used")
+    if (client.record_lag_p99_ms or 0.0) > NOTED_RECORD_LAG_MS:
+        notes.append(
+            f"records were written late, P99 {client.record_lag_p99_ms:.0f} ms after the end of the answer "
+            f"(at most {client.record_backlog_peak} waited): a kill would have lost these"
+        )
     if client.retry_after_s is not None:
         shortest, longest = client.retry_after_s
         notes.append(

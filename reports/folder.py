@@ -172,15 +172,22 @@ def load(folder: Path) -> Loaded:
 
 
 def rebuild(folder: Path, criteria: Criteria | None = None) -> RunFile:
-    """Compute run.json again from the raw files and its header, and write it. A run without a summary crashed and is
-    marked interrupted. criteria: judge it by other SLAs than its own."""
+    """Compute run.json again and write it; see rebuilt()."""
+    run = rebuilt(folder, criteria)
+    write_atomic(folder / RUN, run)
+    return run
+
+
+def rebuilt(folder: Path, criteria: Criteria | None = None) -> RunFile:
+    """run.json from the raw files and its header. A run without a summary crashed and is marked interrupted.
+    criteria: judge it by other SLAs than its own."""
     header = read_run(folder)
     if criteria is not None:
         header = msgspec.structs.replace(header, criteria=criteria)
     record, notes = load(folder)
-    run = completed_run(record, header, notes)
-    write_atomic(folder / RUN, run)
-    return run
+    if header.summary is None and header.client is None and header.engine.kind == "openai":
+        notes = (*notes, "the run was killed, so that whether the load client kept up is not known")
+    return completed_run(record, header, notes)
 
 
 def discard(folder: Path) -> None:

@@ -14,8 +14,8 @@ from cbbench.experiment.run import show
 from cbbench.experiment.tune import show as show_tune
 from reports.breakdown import breakdown
 from reports.curves import SWEEP, read_sweep
-from reports.files import json_bytes
-from reports.folder import RUN, load, read_run, rebuild
+from reports.files import json_bytes, write_atomic
+from reports.folder import RUN, load, read_run, rebuilt
 from reports.interop import is_result, read_results
 from reports.render.breakdown import breakdown_view, worst_table
 from reports.render.run import run_view
@@ -55,9 +55,10 @@ def report(
         return 0
     if is_sweep(folder):
         return _report_sweep(folder, json=json, charts=charts)
-    show(finished_run(folder), folder, json=json, with_timeline=timeline, asked=asked)
+    run = finished_run(folder)
+    show(run, folder, json=json, with_timeline=timeline, asked=asked)
     if not json:
-        show_breakdown(folder)
+        show_breakdown(folder, run)
     return 0
 
 
@@ -97,12 +98,18 @@ def is_sweep(folder: Path) -> bool:
 
 
 def finished_run(folder: Path) -> RunFile:
-    """run.json; rebuilt from the raw files first if the run never came to write it."""
+    """run.json; rebuilt from the raw files first if the run never came to write it. It is shown also where it cannot be
+    written, as in the folder of another user."""
     run = read_run(folder)
     if run.summary is not None:
         return run
     print(f"{folder}: the run did not finish; rebuilding run.json from its raw files", file=sys.stderr)
-    return rebuild(folder)
+    run = rebuilt(folder)
+    try:
+        write_atomic(folder / RUN, run)
+    except CbbenchError as error:
+        print(f"note: run.json stays as it was ({error.message})", file=sys.stderr)
+    return run
 
 
 def _report_sweep(folder: Path, *, json: bool, charts: bool) -> int:
@@ -114,10 +121,10 @@ def _report_sweep(folder: Path, *, json: bool, charts: bool) -> int:
     return 0
 
 
-def show_breakdown(folder: Path) -> None:
+def show_breakdown(folder: Path, run: RunFile) -> None:
     """The parts of TTFT and E2EL, and the requests that waited longest, read from the raw files. Nothing if no request
     completed."""
-    run, (record, notes) = read_run(folder), load(folder)
+    record, notes = load(folder)
     parts = breakdown(record)
     summary = parts.summary() or (run.summary.breakdown if run.summary else None)
     if summary is None:

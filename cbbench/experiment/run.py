@@ -168,7 +168,7 @@ def show(
         known = all(one in STORED for one in asked)
         chosen = percentiles(result.summary, None if known else request_times(read_record(folder)), asked)
     if json:
-        sys.stdout.write(_json(folder, chosen))
+        sys.stdout.write(_json(result, folder, chosen))
         return
     console = Console()
     console.print(run_view(result, chosen))
@@ -179,8 +179,11 @@ def show(
             console.print(timeline(record, result, width=console.width))
 
 
-def _json(folder: Path, chosen: Percentiles | None) -> str:
+def _json(result: RunFile, folder: Path, chosen: Percentiles | None) -> str:
+    """run.json as it stands, or the result itself where it could not be written."""
     text = (folder / "run.json").read_text(encoding="utf-8").rstrip() + "\n"
+    if msgspec.json.decode(text).get("summary") is None:
+        text = json_bytes(result).decode()
     if chosen is None:
         return text
     named = {name: dict(zip(chosen.names, values, strict=True)) for name, values in chosen.values.items()}

@@ -69,6 +69,8 @@ class ClientStats(msgspec.Struct):
     )  # from when a request could be sent to when it was
     handshake_ns: Histogram = msgspec.field(default_factory=Histogram)  # of a connection: TCP and TLS
     connection_wait_ns: Histogram = msgspec.field(default_factory=Histogram)  # of the requests that waited for one
+    record_lag_ns: Histogram = msgspec.field(default_factory=Histogram)  # from the last byte of an answer to its record
+    record_backlog_peak: int = 0  # requests that had ended and were not recorded; summed over the workers
     cpu_ns: int = 0
     core_wait_ns: int | None = 0  # runnable, but without a core; None: the kernel does not report it
     wall_ns: int = 0
@@ -129,7 +131,7 @@ class ClientStats(msgspec.Struct):
 
     def merge(self, other: ClientStats) -> None:
         """Add those of another process of the same run."""
-        for name in ("turn_ns", "read_lag_ns", "send_lag_ns", "handshake_ns", "connection_wait_ns"):
+        for name in ("turn_ns", "read_lag_ns", "send_lag_ns", "handshake_ns", "connection_wait_ns", "record_lag_ns"):
             getattr(self, name).merge(getattr(other, name))
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -169,6 +171,8 @@ class ClientStats(msgspec.Struct):
             handshake_p99_ms=self.handshake_ns.quantile_ms(0.99),
             connection_waits=sum(self.connection_wait_ns.counts),
             connection_wait_p99_ms=self.connection_wait_ns.quantile_ms(0.99),
+            record_lag_p99_ms=self.record_lag_ns.quantile_ms(0.99),
+            record_backlog_peak=self.record_backlog_peak,
             retry_afters=self.retry_afters,
             retry_after_s=self.retry_after_s,
             usage_below_events_share=_share(self.usage_below_events, self.answers),
@@ -192,6 +196,7 @@ _SUMS = (
     "connections",
     "connections_used",
     "connections_peak",
+    "record_backlog_peak",
     "prompts_counted",
     "prompts_mismatched",
     "prompt_tokens_over",

@@ -18,12 +18,12 @@ from engines.remote.config import RemoteConfig, Target
 from engines.remote.connection import Connection
 from engines.remote.connection_pool import ConnectionPool
 from engines.remote.load_recorder import Exchange, LoadRecorder
+from engines.remote.record_backlog import NEVER, RecordBacklog
 from engines.remote.request_bodies import BodyWindow
 from engines.remote.socket_poller import SocketPoller
 from workloads.pacing import Due
 
 BURST = 16  # sends before the next poll, so that bytes that arrived do not wait for many sends
-NEVER = 2**63 - 1
 
 
 class Schedule(Protocol):
@@ -68,7 +68,7 @@ class Dispatcher:
         self.pool = ConnectionPool(target, config, poller, self)
         self._waiting: deque[Exchange] = deque()  # for a connection
         self._busy: dict[Connection, Exchange] = {}
-        self._ended: deque[tuple[Exchange, Failure | None, int]] = deque()  # to be recorded in do_background_work()
+        self.ended = RecordBacklog(load.recorder)
         self._start_ns: int | None = None
         self.next_due_ns = NEVER
 
@@ -89,14 +89,14 @@ class Dispatcher:
 
     @property
     def has_background_work(self) -> bool:
-        return self._can_send or bool(self._ended) or not self._load.window.full
+        return self._can_send or bool(self.ended) or not self._load.window.full
 
     def do_background_work(self) -> None:
         """One short piece of work that can wait until the ready sockets have been read."""
         if self._can_send:
             self._send_waiting()
-        elif self._ended:
-            self._load.recorder.ended(*self._ended.popleft())
+        elif self.ended:
+            self.ended.record_one()
         elif not self._load.window.full:
             self._load.window.make_one()
 
@@ -115,8 +115,7 @@ class Dispatcher:
     def finish(self) -> None:
         """Record the ended requests, cancel the others, and close every connection."""
         now_ns = time.monotonic_ns()
-        while self._ended:
-            self._load.recorder.ended(*self._ended.popleft())
+        self.ended.record_all()
         for exchange in self.in_flight:
             self._load.recorder.ended(exchange, None, now_ns, cancelled=True)
             self._load.pacing.completed(exchange.index, now_ns - self._zero_ns)
@@ -262,7 +261,7 @@ class Dispatcher:
     def _end(self, exchange: Exchange, failure: Failure | None, end_ns: int) -> None:
         if failure is not None:
             failure = Failure(failure.kind, self._config.hide(failure.message))
-        self._ended.append((exchange, failure, end_ns))
+        self.ended.add(exchange, failure, end_ns)
         self._load.pacing.completed(exchange.index, end_ns - self._zero_ns)
         self._update_next_due()
 

@@ -236,13 +236,18 @@ class LoadClient:
             woke_ns = time.monotonic_ns()
             self._read_all(ready)
             dispatcher.do_background_work()
+            if time.monotonic_ns() >= dispatcher.ended.due_ns:
+                dispatcher.ended.record_one()
 
     def _read_all(self, ready: list[tuple[OnReady, int]]) -> None:
+        dispatcher = self._dispatcher
         for on_ready, events in ready:
             on_ready(events)
             now_ns = time.monotonic_ns()
-            if now_ns >= self._dispatcher.next_due_ns:  # so that a send does not wait for many reads
-                self._dispatcher.dispatch(now_ns)
+            if now_ns >= dispatcher.next_due_ns:  # so that a send does not wait for many reads
+                dispatcher.dispatch(now_ns)
+            if now_ns >= dispatcher.ended.due_ns:
+                dispatcher.ended.record_one()
 
     def _tick(self, start_ns: int, now_ns: int) -> Ending | None:
         recorder, deadline_ns = self._load.recorder, self._load.pacing.deadline_ns

@@ -6,6 +6,7 @@ Both pass every row and every signal on to the run's observer.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from statistics import median
@@ -127,6 +128,7 @@ class LoadRecorder:
         if row.first is not None and row.sent is not None:
             self._ttfts_ms.append((row.first - row.sent) / 1e6)
         self._observer.request_ended(row, gaps_us)
+        self.stats.record_lag_ns.add(time.monotonic_ns() - end_ns)
 
     def _first_answer(self, answer: StreamedAnswer) -> int | None:
         """The time of the first token that is not reasoning; None where it is the first token of all."""
@@ -208,11 +210,13 @@ class MergedRecorder:
         self._latest: dict[str, Signal] = {}  # by worker
         self._signals: list[Signal] = []
         self.stats = ClientStats()
+        self.start_ns = 0  # time zero of the schedule, of time.monotonic_ns()
 
     def ended(self, row: RequestRow, gaps_us: NDArray[np.uint32]) -> None:
         row = msgspec.structs.replace(row, events_at=self._ended.num_events)
         self._ended.add(row, gaps_us)
         self._observer.request_ended(row, gaps_us)
+        self.stats.record_lag_ns.add(time.monotonic_ns() - self.start_ns - row.end)
 
     def sampled(self, worker: str, signal: Signal) -> None:
         self._latest[worker] = signal

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from engines.base import Signal
 from engines.ledger import StepArray
-from engines.remote.client_stats import ClientStats
+from engines.remote.client_stats import ClientStats, Histogram
 from engines.remote.config import resolve
 from engines.remote.load_client import Partition, Problem, run_partition
 from engines.remote.load_recorder import LoadRecorder
@@ -88,6 +88,7 @@ def work(pipe: Connection, job: Job) -> None:
     except CbbenchError as error:
         parent.send(CannotStart(error.field, error.message, error.exit_code))
     else:
+        recorder.stats.record_lag_ns = Histogram()  # the parent writes the records
         parent.send(Done(recorder.stats, problem))
 
 

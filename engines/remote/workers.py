@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import selectors
 import signal
 import time
 from collections.abc import Collection, Iterator
@@ -18,7 +19,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import psutil
@@ -98,8 +99,12 @@ def run_in_workers(
             for worker in range(workers):
                 pipe, process = _spawn(Job(request_format, plan, pacing, worker, workers))
                 processes[pipe] = process
-        started = _start(processes, observer)
-        problem, stopped = _collect(processes, recorder, observer) if started else (None, True)
+        start_ns = _start(processes, observer)
+        if start_ns is None:
+            problem, stopped = None, True
+        else:
+            started, recorder.start_ns = True, start_ns
+            problem, stopped = _collect(processes, recorder, observer)
         return LoadResult(recorder.record(interrupted=stopped), recorder.stats, problem)
     finally:
         _end(processes, at_once=not started)
@@ -128,8 +133,8 @@ def _spawn(job: Job) -> tuple[Connection, BaseProcess]:
     return ours, process
 
 
-def _start(processes: dict[Connection, BaseProcess], observer: Observer) -> bool:
-    """Start all workers once the last is ready; False if the observer stops the run before that."""
+def _start(processes: dict[Connection, BaseProcess], observer: Observer) -> int | None:
+    """Start all workers once the last is ready: time zero; None if the observer stops the run before that."""
     preparing = set(processes)
     while preparing:
         for pipe in wait(list(preparing), POLL_S):
@@ -141,9 +146,10 @@ def _start(processes: dict[Connection, BaseProcess], observer: Observer) -> bool
                 raise CbbenchError(None, f"{processes[pipe].name} died before the run began", ExitCode.ERROR)
             preparing.discard(pipe)
         if observer.stopping:
-            return False
-    _send_all(processes, Start(time.monotonic_ns() + LEAD_NS))
-    return True
+            return None
+    start_ns = time.monotonic_ns() + LEAD_NS
+    _send_all(processes, Start(start_ns))
+    return start_ns
 
 
 def _collect(
@@ -153,15 +159,19 @@ def _collect(
     running = set(processes)
     problem: Problem | None = None
     stopped = told = False
+    selector = selectors.DefaultSelector()  # wait() makes one for every call, which takes longer than a message
+    for pipe in running:
+        selector.register(pipe, selectors.EVENT_READ)
     while running:
-        for pipe in wait(list(running), POLL_S):
-            assert isinstance(pipe, Connection)
+        for key, _ in selector.select(POLL_S):
+            pipe = cast(Connection, key.fileobj)
             message = _receive(pipe)
-            if message is None:
+            if message is None or isinstance(message, Done):
                 running.discard(pipe)
+                selector.unregister(pipe)
+            if message is None:
                 problem = problem or (f"{processes[pipe].name} died", ExitCode.ERROR)
             elif isinstance(message, Done):
-                running.discard(pipe)
                 problem = problem or message.problem
                 recorder.stats.merge(message.stats)
             elif isinstance(message, Ended):

@@ -189,6 +189,30 @@ def test_a_run_that_crashed_is_rebuilt_first(cbbench: Call, runs: None) -> None:
     assert "12 of 12" in outcome.out
 
 
+@pytest.mark.parametrize("kind", ["in the way", "read-only"])
+def test_a_run_that_cannot_be_written_to_is_shown(cbbench: Call, runs: None, kind: str) -> None:
+    folder = Path("static")
+    path = folder / "run.json"
+    header = json.dumps(json.loads(path.read_text(encoding="utf-8")) | {"summary": None, "validity": None})
+    path.write_text(header, encoding="utf-8")
+    if kind == "in the way":
+        path.with_name("run.json.tmp").mkdir()
+    elif os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    else:
+        folder.chmod(0o555)
+    try:
+        outcome = cbbench("report", "static")
+        assert outcome.code == 0
+        assert "12 of 12" in outcome.out
+        assert "run.json stays as it was" in outcome.err
+        assert json.loads(cbbench("report", "static", "--json").out)["summary"]["requests"]["completed"] == 12
+        assert cbbench("report", "static", "--format", "md").code == 0
+        assert path.read_text(encoding="utf-8") == header
+    finally:
+        folder.chmod(0o755)
+
+
 def test_lines_that_are_gone_are_said_wherever_requests_are_shown(cbbench: Call, runs: None) -> None:
     path = Path("static/requests.jsonl")
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:7]))

@@ -131,6 +131,13 @@ def test_itl_of_events_that_came_together_is_not_judged(bound: int) -> None:
     assert judged("p50_tpot_ms<=50", coalesced_event_share=0.75).verdict == "pass"
 
 
+def test_records_that_were_written_late_are_noted() -> None:
+    assert client_notes(msgspec.structs.replace(GOOD, record_lag_p99_ms=40.0, record_backlog_peak=9)) == ()
+    (note,) = client_notes(msgspec.structs.replace(GOOD, record_lag_p99_ms=400.0, record_backlog_peak=9))
+    assert "P99 400 ms after the end" in note
+    assert "at most 9 waited" in note
+
+
 def test_connections_that_were_waited_for_or_not_used_are_noted() -> None:
     (waited,) = client_notes(msgspec.structs.replace(GOOD, connection_waits=3, connection_wait_p99_ms=40.0))
     assert "3 requests waited for a connection, P99 40.0 ms" in waited

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import socket
@@ -139,8 +140,6 @@ def test_a_worker_that_dies() -> None:
     plan = RequestPlan.of([8] * 2000, [5] * 2000)
 
     def kill_one() -> None:
-        import multiprocessing
-
         child = next(child for child in multiprocessing.active_children() if child.name == "worker 1")
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
@@ -157,6 +156,20 @@ def test_a_worker_that_dies() -> None:
     assert len(record) >= 10
     assert any(row.i % 2 == 0 for row in record.rows)
     assert any(row.i % 2 == 1 for row in record.rows)
+
+
+def test_a_full_disk_under_workers() -> None:
+    """The error of the files is the error of the run, and no worker adds to it."""
+
+    class Full(Watching):
+        def request_ended(self, *args: object) -> None:
+            super().request_ended(*args)  # type: ignore[arg-type]
+            if len(self.rows) == 10:
+                raise CbbenchError(None, "requests.jsonl: No space left on device")
+
+    with server_process() as (_, url), pytest.raises(CbbenchError, match="No space left"):
+        run(url, RequestPlan.of([8] * 2000, [5] * 2000), Full(), concurrency=8, workers=2)
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.slow
