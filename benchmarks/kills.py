@@ -80,10 +80,11 @@ def main() -> None:
             if kill.lost:
                 print(f"after {after_s:.2f} s: {kill}", flush=True)
     oldest = sorted(kill.oldest_lost_ms for kill in kills)
+    answered, lines = sum(kill.answered for kill in kills), sum(kill.lines for kill in kills)
     print(
-        f"{len(kills)} kills, {again} more whose client waited for a core, "
-        f"{sum(kill.answered for kill in kills):,} answers, {sum(kill.answered - kill.lines for kill in kills):,} without a line; the oldest of a kill had ended "
-        f"{oldest[len(oldest) // 2]:.1f} ms before it (median), {oldest[-1]:.1f} ms (most)"
+        f"{len(kills)} kills, {again} more whose client waited for a core; {answered:,} answers, {answered - lines:,} "
+        f"without a line; the oldest of a kill had ended {oldest[len(oldest) // 2]:.1f} ms before it (median), "
+        f"{oldest[-1]:.1f} ms (most)"
     )
     sys.exit(len(kills) < args.kills or any(kill.lost for kill in kills))
 
