@@ -1,4 +1,4 @@
-"""Calibration: fits a FittedStepTimes to the ledgers of runs.
+"""Calibration: fits a FittedStepTimes to measured steps, of the ledgers of runs or of a server's file.
 
 The mixed steps of a run are often alike (a full batch and a chunk), so that the costs of a row and of a step cannot be
 separated. Therefore the coefficients that both regimes have get a weak prior: their values in decode-only steps.
@@ -133,8 +133,9 @@ def calibrate(
     regimes: dict[str, tuple[FloatArray, FloatArray, Fit]] = {
         "decode": (*in_decode, fit_decode),
         "mixed": (in_mixed, duration_ns[mixed], partial(fit_with_knee, prior_ns=fit_linear(*in_decode).ns)),
-        "gap": (*_gap_samples(measured), fit_linear),
     }
+    if (measured.gap_ns >= 0).any():
+        regimes["gap"] = (*_gap_samples(measured), fit_linear)
     hold_out = {regime: hold_out_error(*samples) for regime, samples in regimes.items()}
     for regime in ("decode", "mixed"):
         if (error := hold_out[regime].mean) > max_mean_error:
@@ -148,14 +149,14 @@ def calibrate(
         calibrated=True,
         decode=_decode_terms(fitted["decode"]),
         mixed=_mixed_terms(fitted["mixed"]),
-        gap=_gap_terms(fitted["gap"]),
+        gap=_gap_terms(fitted["gap"]) if "gap" in fitted else GapTerms(step=0.0, row=0.0),
         overlapped=overlapped,
         row_buckets=row_buckets,
         origin=msgspec.structs.replace(
             origin,
             hold_out=hold_out,
             fitted_on={name: _range(getattr(measured, name)) for name in ("rows", "tokens", "kv")},
-            warnings=tuple(_warnings(measured)),
+            warnings=(*origin.warnings, *_warnings(measured)),
         ),
     )
     if not moves_kv.any():
