@@ -79,7 +79,7 @@ def main() -> None:
             kills.append(kill)
             if kill.lost:
                 print(f"after {after_s:.2f} s: {kill}", flush=True)
-    oldest = sorted(kill.oldest_lost_ms for kill in kills)
+    oldest = sorted(kill.oldest_lost_ms for kill in kills) or [0.0]
     answered, lines = sum(kill.answered for kill in kills), sum(kill.lines for kill in kills)
     print(
         f"{len(kills)} kills, {again} more whose client waited for a core; {answered:,} answers, {answered - lines:,} "

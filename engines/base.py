@@ -102,6 +102,8 @@ class ClientReport(msgspec.Struct, frozen=True):
     prefixes_shared: bool = False  # by requests of the plan, so that cached tokens are to be expected
     streamed: bool = True  # False: answers came whole, so that only E2EL was measured
     notes: tuple[str, ...] = ()  # what the server does not say or take, found before the run
+    requests_by_address: dict[str, int] = {}  # of the server; sent, also those that were sent again
+    dead_addresses: dict[str, str] = {}  # left out, as they accept no connection: why
     finish_reasons: dict[str, int] = {}  # as the server sent them -> requests, of those that completed or failed
 
 

@@ -94,6 +94,12 @@ def client_notes(client: ClientReport) -> tuple[str, ...]:
             f"{client.connection_waits} requests waited for a connection, P99 {client.connection_wait_p99_ms:.1f} ms: "
             "it is in their latencies from the schedule, not in those from sending"
         )
+    if len(client.requests_by_address) > 1:
+        listed = ", ".join(f"{name} {count:,}" for name, count in client.requests_by_address.items())
+        notes.append(f"requests by address: {listed}")
+    if client.dead_addresses:
+        listed = ", ".join(f"{name} ({why})" for name, why in client.dead_addresses.items())
+        notes.append(f"addresses that were left out, as they accepted no connection: {listed}")
     if client.connections_used is not None and client.connections > client.connections_used:
         notes.append(f"{client.connections} connections were opened, {client.connections_used} of them used")
     if (client.record_lag_p99_ms or 0.0) > NOTED_RECORD_LAG_MS:

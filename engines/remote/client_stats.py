@@ -85,6 +85,8 @@ class ClientStats(msgspec.Struct):
     connections: int = 0  # opened
     connections_used: int = 0  # by at least one request
     connections_peak: int = 0  # open at once, summed over the workers
+    requests_by_address: dict[str, int] = {}
+    dead_addresses: dict[str, str] = {}  # left out: why, by address
     prompts_counted: int = 0  # requests whose prompt tokens the server counted
     prompts_mismatched: int = 0  # of those: with another number of tokens than planned
     prompt_tokens_over: int = 0  # sum over these of served - planned
@@ -109,6 +111,11 @@ class ClientStats(msgspec.Struct):
         known = reason in self.finish_reasons or len(self.finish_reasons) < MOST_REASONS
         name = reason if known else "other"
         self.finish_reasons[name] = self.finish_reasons.get(name, 0) + count
+
+    def count_addresses(self, requests: dict[str, int], dead: dict[str, str]) -> None:
+        known = self.requests_by_address
+        self.requests_by_address = known | {name: known.get(name, 0) + count for name, count in requests.items()}
+        self.dead_addresses = self.dead_addresses | dead
 
     def count_sent(self, scheduled_ns: int, ready_ns: int, sent_ns: int) -> None:
         self.sent += 1
@@ -135,6 +142,7 @@ class ClientStats(msgspec.Struct):
             getattr(self, name).merge(getattr(other, name))
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.count_addresses(other.requests_by_address, other.dead_addresses)
         for reason, count in other.finish_reasons.items():
             self.count_reason(reason, count)
         unknown = self.core_wait_ns is None or other.core_wait_ns is None
@@ -171,6 +179,8 @@ class ClientStats(msgspec.Struct):
             handshake_p99_ms=self.handshake_ns.quantile_ms(0.99),
             connection_waits=sum(self.connection_wait_ns.counts),
             connection_wait_p99_ms=self.connection_wait_ns.quantile_ms(0.99),
+            requests_by_address=self.requests_by_address,
+            dead_addresses=self.dead_addresses,
             record_lag_p99_ms=self.record_lag_ns.quantile_ms(0.99),
             record_backlog_peak=self.record_backlog_peak,
             retry_afters=self.retry_afters,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from engines.remote.addresses import Address, reachable
 from engines.remote.headers import Headers, hide, merged
 from engines.remote.paths import Api, ServerPaths
+from engines.remote.proxies import refuse_proxy
 from engines.remote.templates import has_names
 from workloads.errors import CbbenchError
 
@@ -60,6 +62,11 @@ class RemoteConfig:
         return self.connections if isinstance(self.connections, int) else 0
 
     @property
+    def one_request_each(self) -> bool:
+        """Whether no connection carries a second request."""
+        return self.connections == "new" or any(name.lower() == "connection" for name, _ in self.headers)
+
+    @property
     def caller(self) -> dict[str, str]:
         """The headers that identify the caller: the key's, and the configured ones."""
         key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
@@ -89,8 +96,8 @@ class Target:
     host: str
     port: int
     paths: ServerPaths
-    family: socket.AddressFamily
-    address: tuple[Any, ...]
+    addresses: tuple[Address, ...]  # that accept connections
+    left_out: dict[str, str]  # the others: why they do not, by name
     tls: ssl.SSLContext | None
 
     @property
@@ -117,29 +124,20 @@ def resolve(config: RemoteConfig, field: str = "url") -> Target:
         raise CbbenchError(field, f"{config.url}: want no query")
     if any(not "!" <= one <= "~" for one in parts.path + parts.query):
         raise CbbenchError(field, f"{config.url}: write spaces and letters beyond ASCII in the path as %XX")
+    refuse_proxy(parts.scheme, parts.hostname, field)
     try:
         found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         why = f"{config.url}: cannot find the host {parts.hostname}: {error.strerror}"
         raise CbbenchError(field, why) from None
-    candidates = [(family, address) for family, _, _, _, address in found]
-    family, address = _first_listening(candidates, config.connect_timeout_s)
+    addresses, left_out = reachable(
+        [Address(family, address) for family, _, _, _, address in found],
+        config.connect_timeout_s,
+        # Both ::1 and 127.0.0.1, and many servers listen on one of them only.
+        one=parts.hostname == "localhost",
+    )
     tls = _tls(config) if parts.scheme == "https" else None
-    return Target(parts.hostname, port, ServerPaths.of(parts.path, parts.query, config.api), family, address, tls)
-
-
-def _first_listening(
-    candidates: Sequence[tuple[socket.AddressFamily, Any]], timeout_s: float
-) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
-    """The first address that accepts a connection, else the first of all: "localhost" is both ::1 and 127.0.0.1, and
-    many servers listen on one of them only."""
-    if len(candidates) > 1:
-        for family, address in candidates:
-            with socket.socket(family, socket.SOCK_STREAM) as sock:
-                sock.settimeout(timeout_s)
-                if sock.connect_ex(address) == 0:
-                    return family, address
-    return candidates[0]
+    return Target(parts.hostname, port, ServerPaths.of(parts.path, parts.query, config.api), addresses, left_out, tls)
 
 
 def _tls(config: RemoteConfig) -> ssl.SSLContext:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import httptools
 
+from engines.remote.addresses import Address
 from engines.remote.answer import Failure
 from engines.remote.config import Target
 from engines.remote.kernel_stamps import CONTROL_BYTES, arrival_ns, enable_stamps
@@ -62,6 +63,8 @@ READ_BYTES = 65536
 KEEPALIVE_IDLE_S = 15  # of TCP: so that a peer or a NAT that forgot the connection shows before a request needs it
 KEEPALIVE_INTERVAL_S = 5
 KEEPALIVE_PROBES = 3
+# What is sent and not acknowledged for so long ends the connection (Linux): the peer, or a NAT between, forgot it.
+UNACKNOWLEDGED_MS = 5_000
 LOCAL_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 
 
@@ -90,7 +93,17 @@ class Owner(Protocol):
 class Connection:
     """Starts to connect when created; the owner is notified when it is open. Times are of time.monotonic_ns()."""
 
-    def __init__(self, target: Target, poller: SocketPoller, owner: Owner, *, kernel_stamps: bool = True) -> None:
+    def __init__(
+        self,
+        target: Target,
+        poller: SocketPoller,
+        owner: Owner,
+        *,
+        address: Address | None = None,
+        kernel_stamps: bool = True,
+    ) -> None:
+        """address: one of the target's; None: its first."""
+        self.address = address or target.addresses[0]
         self._poller = poller
         self._owner = owner
         self._tls = TlsLayer(target.tls, target.host) if target.tls else None
@@ -111,7 +124,7 @@ class Connection:
         self.began_ns = time.monotonic_ns()
         self.opened_ns = self.began_ns  # after the handshakes of TCP and TLS
         self.free_ns = self.began_ns  # since when it could carry the next request
-        self._sock = socket.socket(target.family, socket.SOCK_STREAM)
+        self._sock = socket.socket(self.address.family, socket.SOCK_STREAM)
         try:
             self._sock.setblocking(False)
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -123,7 +136,7 @@ class Connection:
             if kernel_stamps and enable_stamps(self._sock):
                 self._control_bytes = CONTROL_BYTES
             self._fd = self._sock.fileno()
-            code = self._sock.connect_ex(target.address)
+            code = self._sock.connect_ex(self.address.sockaddr)
             if code not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
                 raise OSError(code, os.strerror(code))
         except OSError:
@@ -156,6 +169,8 @@ class Connection:
         if code:
             self._lose(Failure("connect", os.strerror(code).lower()))
             return
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # not before, as it would end a connect() too
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
         self._poller.watch(self._fd, EVENT_READ, self._ready)
         if self._tls is None:
             self._open()

@@ -6,7 +6,9 @@ The longest idle one is used first, so that requests rotate over the replicas be
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 
+from engines.remote.addresses import Address, AddressRotation
 from engines.remote.answer import Failure
 from engines.remote.config import RemoteConfig, Target
 from engines.remote.connection import LOCAL_LIMITS, Connection, Owner
@@ -29,6 +31,7 @@ class ConnectionPool:
         self._finishing: dict[Connection, int] = {}  # since when: the stream has ended, the response has not
         self._opening: set[Connection] = set()
         self._busy: set[Connection] = set()
+        self.addresses = AddressRotation(target.addresses, target.left_out)
         self.opened_ever = 0
         self.used_ever = 0  # of these, by at least one request
         self.peak = 0  # open at once
@@ -58,16 +61,29 @@ class ConnectionPool:
         Returns why no connection could be started, if so.
         """
         self._note_need(total)
+        if total and self.addresses.lacks(self._connected_to()):  # so that the requests after this one can rotate
+            total = max(total, len(self) + 1)
         while len(self) < total and len(self._opening) < MAX_OPENING and self.refused_ns is None:
             failure = self._open()
             if failure is not None:
                 return failure
         return None
 
+    def _connected_to(self) -> Iterator[Address]:
+        for group in (self._idle, self._opening, self._busy):
+            for connection in group:
+                yield connection.address
+
     def take(self) -> Connection | None:
         if not self._idle:
             return None
-        connection, _ = self._idle.popitem(last=False)
+        if len(self.addresses) == 1:
+            connection, _ = self._idle.popitem(last=False)
+        else:
+            requests = self.addresses.requests
+            connection = min(self._idle, key=lambda one: requests[one.address])
+            del self._idle[connection]
+        self.addresses.requests[connection.address] += 1
         self._busy.add(connection)
         if not connection.used:
             connection.used = True
@@ -98,7 +114,7 @@ class ConnectionPool:
         connection.answer = None
         if not connection.complete:
             self._finishing[connection] = now_ns
-        elif connection.reusable and self._worth_keeping and self._config.connections != "new":
+        elif connection.reusable and self._worth_keeping and not self._config.one_request_each:
             self._finishing.pop(connection, None)
             self._kept += 1
             self._idle[connection] = connection.free_ns = now_ns
@@ -129,11 +145,15 @@ class ConnectionPool:
     def is_opening(self, connection: Connection) -> bool:
         return connection in self._opening
 
-    def refused(self, why: str, now_ns: int) -> None:
-        """A connection could not be opened. Until one can, check() tries one at a time."""
+    def refused(self, address: Address, why: str, now_ns: int) -> bool:
+        """A connection could not be opened. True if no address is left: until one can be opened, check() tries one at a
+        time."""
+        if self.addresses.leave_out(address, why):
+            return False
         self.refusal = why
         if self.refused_ns is None:
             self.refused_ns = now_ns
+        return True
 
     def gone(self, now_ns: int) -> bool:
         return self.refused_ns is not None and now_ns - self.refused_ns > self._config.gone_after_s * 1e9
@@ -154,7 +174,7 @@ class ConnectionPool:
         if now_ns - self._peaks_from_ns > limit_ns:
             self._recent_peaks = (len(self._busy), self._recent_peaks[0] if self._peaks_from_ns else len(self))
             self._peaks_from_ns = now_ns
-        kept = self._config.kept_connections
+        kept = max(self._config.kept_connections, len(self.addresses) if len(self.addresses) > 1 else 0)
         while len(self._idle) > 0 and len(self) > kept:
             connection, since_ns = next(iter(self._idle.items()))
             if now_ns - since_ns <= limit_ns and len(self) <= max(*self._recent_peaks, kept):
@@ -168,10 +188,18 @@ class ConnectionPool:
             group.clear()
 
     def _open(self) -> Failure | None:
-        try:
-            connection = Connection(self._target, self._poller, self._owner, kernel_stamps=self._config.kernel_stamps)
-        except OSError as error:
-            why = error.strerror or str(error)
-            return Failure("client" if error.errno in LOCAL_LIMITS else "connect", why.lower())
-        self._opening.add(connection)
-        return None
+        """Open one to the next address, leaving out those that this machine has no route to."""
+        while True:
+            address = self.addresses.next(self._connected_to())
+            stamps = self._config.kernel_stamps
+            try:
+                connection = Connection(self._target, self._poller, self._owner, address=address, kernel_stamps=stamps)
+            except OSError as error:
+                why = (error.strerror or str(error)).lower()
+                if error.errno in LOCAL_LIMITS:
+                    return Failure("client", why)
+                if not self.addresses.leave_out(address, why):
+                    return Failure("connect", why)
+            else:
+                self._opening.add(connection)
+                return None

@@ -217,8 +217,10 @@ class Dispatcher:
         self.pool.drop(connection)
         exchange = self._busy.get(connection)
         if opening:
-            self.pool.refused(failure.message, time.monotonic_ns())
-            self._fail_waiting(failure)
+            if self.pool.refused(connection.address, failure.message, time.monotonic_ns()):
+                self._fail_waiting(failure)
+            elif self._start_ns is not None:
+                self._open_connections()
         elif exchange is not None:
             self.pool.unsure = True
             if connection.reused and not connection.heard and not exchange.resent:

@@ -34,8 +34,9 @@ def parse_headers(texts: Sequence[str]) -> Headers:
             raise ValueError(f"want 'Name: value', but there is no colon in the {_ordinal(number)} one")
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name[:40]!r} is not a header name; want letters, digits and - before the colon")
-        if name.lower() in _RESERVED:
-            raise ValueError(f"{name} is set by cbbench, as the measurement depends on it")
+        if name.lower() in _RESERVED and (name.lower(), value.lower()) != ("connection", "close"):
+            else_close = ", but for Connection: close" if name.lower() == "connection" else ""
+            raise ValueError(f"{name} is set by cbbench, as the measurement depends on it{else_close}")
         if name.lower() in (other.lower() for other, _ in headers):
             raise ValueError(f"duplicate {name}; want each name once")
         headers.append((name, checked_value(name, value)))

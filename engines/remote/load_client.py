@@ -209,6 +209,9 @@ class LoadClient:
         self._stats.connections += pool.opened_ever
         self._stats.connections_used += pool.used_ever
         self._stats.connections_peak += pool.peak
+        self._stats.count_addresses(
+            {address.name: count for address, count in pool.addresses.requests.items()}, pool.addresses.left_out
+        )
         return ending
 
     def close(self) -> None:

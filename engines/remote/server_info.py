@@ -152,10 +152,11 @@ def _get(config: RemoteConfig, target: Target, path: str) -> tuple[int, bytes]:
 
 def connect(config: RemoteConfig, target: Target) -> socket.socket:
     """A blocking socket, after the TLS handshake. Raises OSError, or CbbenchError where TLS fails."""
-    sock = socket.socket(target.family, socket.SOCK_STREAM)
+    address = target.addresses[0]
+    sock = socket.socket(address.family, socket.SOCK_STREAM)
     try:
         sock.settimeout(config.connect_timeout_s)
-        sock.connect(target.address)
+        sock.connect(address.sockaddr)
         return sock if target.tls is None else _with_tls(config, target, target.tls, sock)
     except BaseException:
         sock.close()

@@ -99,11 +99,13 @@ class FakeServer:
         models: bytes | None = None,
         metrics: Callable[[str], Awaitable[bytes]] | None = None,
         tls: ssl.SSLContext | None = None,
+        host: str | tuple[str, ...] = "127.0.0.1",
     ) -> None:
         self._script = script
         self._models = models if models is not None else plain("200 OK", json.dumps(MODELS).encode())
         self._metrics = metrics
         self._tls = tls
+        self._hosts = (host,) if isinstance(host, str) else host
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._writers: set[asyncio.StreamWriter] = set()
@@ -121,8 +123,12 @@ class FakeServer:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._server = self._in_loop(asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls, limit=2**24))
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = 0
+        self._servers = {}
+        for host in self._hosts:
+            listening = asyncio.start_server(self._serve, host, self.port, ssl=self._tls, limit=2**24)
+            self._servers[host] = self._in_loop(listening)
+            self.port = self._servers[host].sockets[0].getsockname()[1]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -133,17 +139,23 @@ class FakeServer:
 
     async def vanish(self) -> None:
         """As if the process had died: no listener, every connection reset. Call it from a script."""
-        self._server.close()
+        for server in self._servers.values():
+            server.close()
         for writer in list(self._writers):
             sock = writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
 
+    def close_host(self, host: str) -> None:
+        """No longer listen there. Call it from a script."""
+        self._servers[host].close()
+
     def _in_loop(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     async def _shut(self) -> None:
-        self._server.close()
+        for server in self._servers.values():
+            server.close()
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()

@@ -82,6 +82,14 @@ def test_a_new_connection_for_every_request() -> None:
     assert ran.failures == [None] * 5
 
 
+def test_the_header_that_closes_connections_is_sent_and_means_a_new_one_for_each() -> None:
+    with FakeServer(quick) as server:  # which does not close them
+        ran = load(server, **at_ms(*range(0, 200, 40)), headers=(("Connection", "close"),))  # type: ignore[arg-type]
+    assert (ran.report.connections, ran.report.connections_used, ran.report.connections_peak) == (5, 5, 1)
+    assert ran.failures == [None] * 5
+    assert all("\r\nConnection: close\r\n" in head for head in server.heads)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_number_is_opened_before_the_run_and_kept(workers: int) -> None:
     with FakeServer(quick) as server:
@@ -126,6 +134,21 @@ def test_a_handshake_is_timed_apart() -> None:
     assert (ran.report.connection_wait_p99_ms or 0) > 150
     assert (ran.report.handshake_p99_ms or 0) > 150
     assert (ran.report.send_lag_p99_ms or 0) < 50, "it is no delay of the client's"
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
+def test_what_is_never_acknowledged_ends_soon() -> None:
+    """Where a NAT has forgotten the connection, and not after the read timeout of minutes."""
+    with FakeServer(quick) as server:
+        poller = SocketPoller()
+        connection = Connection(resolve(RemoteConfig(url=server.url)), poller, Nothing())
+        while not connection.open:
+            for on_ready, events in poller.ready(time.monotonic_ns() + 1_000 * MS):
+                on_ready(events)
+        set_ms = connection._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert 1_000 <= set_ms <= 10_000
+        connection.close()
+        poller.close()
 
 
 class Nothing:
