@@ -3,7 +3,7 @@ whether they fit the context; and the statistics that describe them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,18 +37,25 @@ class JointGrid:
 
     prompts  int64[strata, p]: quantiles of the prompts within each stratum
     outputs  int64[strata, q]: quantiles of the outputs that belong to the prompts of the stratum
-    All three sizes are powers of two.
+    tail     int64[t]: quantiles within the top cell of the prompts; empty: that cell has one value
+    All sizes are powers of two.
     """
 
     prompts: IntColumn
     outputs: IntColumn
+    tail: IntColumn = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def draw(self, raw: RawDraws) -> tuple[IntColumn, IntColumn]:
         """(prompt_tokens, output_tokens), each int64[k], from raw draws uint64[k, 2]."""
         per_stratum = self.prompts.shape[1]
         cell = cell_of(raw[:, 0], self.prompts.size)
         output_cell = cell_of(raw[:, 1], self.outputs.shape[1])
-        return self.prompts.reshape(-1)[cell], self.outputs[cell // per_stratum, output_cell]
+        prompts = self.prompts.reshape(-1)[cell]
+        if len(self.tail):
+            top = np.flatnonzero(cell == self.prompts.size - 1)
+            within = raw[top, 0] << np.uint64(self.prompts.size.bit_length() - 1)  # the bits that `cell` has not used
+            prompts[top] = self.tail[cell_of(within, len(self.tail))]
+        return prompts, self.outputs[cell // per_stratum, output_cell]
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import resources
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from workloads.arrivals import TraceGaps
-from workloads.length_pairs import JointGrid, LengthPairs, ListedLengths
+from workloads.length_distributions import LengthDistribution
+from workloads.length_pairs import IndependentLengths, JointGrid, LengthPairs, ListedLengths
+from workloads.sampling import CELLS
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,8 +41,9 @@ class Own(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
-    """One preset: either a joint grid (length_pairs.JointGrid) or rows to repeat.
+    """One preset: a joint grid (length_pairs.JointGrid), quantiles of each side, or rows to repeat.
 
+    lacks     what its source does not have
     suggests  default settings of a run of it, by field name; what the user gives takes precedence
     """
 
@@ -49,18 +51,27 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     description: str
     origin: Origin | None = None
     own: Own | None = None
+    lacks: tuple[str, ...] = ()
     suggests: dict[str, Any] = {}
     rows: tuple[tuple[int, int], ...] = ()  # (prompt_tokens, output_tokens)
     trace_rate_per_s: float = 0.0
     prompt_grid: tuple[tuple[int, ...], ...] = ()
+    prompt_tail: tuple[int, ...] = ()  # quantiles of the top cell of prompt_grid
     output_grid: tuple[tuple[int, ...], ...] = ()
+    prompt_marginal: tuple[int, ...] = ()  # quantiles, where the source has no pairs
+    output_marginal: tuple[int, ...] = ()
     trace_gaps: tuple[int, ...] = ()  # between consecutive requests, in thousandths of the mean gap
 
     @cached_property
     def lengths(self) -> LengthPairs:
         if self.rows:
             return ListedLengths.of([prompt for prompt, _ in self.rows], [output for _, output in self.rows])
-        return JointGrid(np.array(self.prompt_grid, dtype=np.int64), np.array(self.output_grid, dtype=np.int64))
+        if self.prompt_marginal:
+            return IndependentLengths(_distribution(self.prompt_marginal), _distribution(self.output_marginal))
+        prompts, outputs, tail = (
+            np.array(values, dtype=np.int64) for values in (self.prompt_grid, self.output_grid, self.prompt_tail)
+        )
+        return JointGrid(prompts, outputs, tail)
 
     @property
     def gaps(self) -> TraceGaps | None:
@@ -70,10 +81,44 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return TraceGaps(np.array(self.trace_gaps, dtype=np.int64), self.trace_rate_per_s, random_start=True)
 
 
-def _load() -> Mapping[str, Preset]:
-    files = (resources.files("workloads") / "presets").iterdir()
-    presets = [msgspec.json.decode(file.read_bytes(), type=Preset) for file in files if file.name.endswith(".json")]
-    return MappingProxyType({preset.name: preset for preset in sorted(presets, key=lambda preset: preset.name)})
+def _distribution(quantiles: tuple[int, ...]) -> LengthDistribution:
+    values = np.array(quantiles, dtype=np.int64)
+    return LengthDistribution("quantiles", np.repeat(values, CELLS // len(values)))
 
 
-PRESETS = _load()
+class _Presets(Mapping[str, Preset]):
+    """By name, in alphabetical order. A file is read when its preset is asked for."""
+
+    def __init__(self) -> None:
+        folder = resources.files("workloads") / "presets"
+        self._names = tuple(sorted(file.name.removesuffix(".json") for file in folder.iterdir() if _is_json(file.name)))
+        self._folder = folder
+        self._read: dict[str, Preset] = {}
+
+    def __getitem__(self, name: str) -> Preset:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._read:
+            self._read[name] = read_preset((self._folder / f"{name}.json").read_bytes())
+        return self._read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _is_json(name: str) -> bool:
+    return name.endswith(".json")
+
+
+def read_preset(data: bytes) -> Preset:
+    """Raises msgspec.DecodeError."""
+    return msgspec.json.decode(data, type=Preset)
+
+
+PRESETS: Mapping[str, Preset] = _Presets()

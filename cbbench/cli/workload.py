@@ -40,7 +40,7 @@ def list_presets(as_json: AsJson = False) -> None:
     for row in rows:
         prompt, output = row["mean"].values()
         facts = [f"{prompt:,.0f} in and {output:,.0f} out on average", "own arrivals" * row["arrivals"], row["licence"]]
-        _print(f"{row['name']:12}{'; '.join(filter(None, facts))}", f"{'':12}{row['description']}")
+        _print(f"{row['name']:23}{'; '.join(filter(None, facts))}", f"{'':23}{row['description']}")
 
 
 @app.command("describe")

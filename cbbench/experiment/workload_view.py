@@ -33,6 +33,8 @@ def _provenance(workload: Workload, arrivals: dict[str, float] | None) -> list[s
     lines += [f"  {key}: {text}" for key, text in workload.provenance.items()]
     if workload.preset is not None and workload.preset.origin is not None:
         lines += [f"  made by: {step}" for step in workload.preset.origin.transformations]
+    if workload.preset is not None:
+        lines += [f"  lacks: {what}" for what in workload.preset.lacks]
     if workload.suggests:
         lines.append("  suggests: " + ", ".join(f"{key} = {value}" for key, value in workload.suggests.items()))
     if workload.file is not None and workload.file.counted_by == "server":

@@ -11,6 +11,14 @@ from workloads.presets import PRESETS
 from workloads.spec import build_plan
 
 EMPIRICAL = ("azure-code", "azure-conv", "sharegpt")
+LATER = (
+    "arxiv-summarization",
+    "azure-conv-v2",
+    "claude-code",
+    "deepseek-r1",
+    "mooncake-conversation",
+    "mooncake-synthetic",
+)
 
 
 def ks_distance(sample: IntColumn, at: tuple[float, ...], quantiles: tuple[int, ...]) -> float:
@@ -25,11 +33,18 @@ def ks_distance(sample: IntColumn, at: tuple[float, ...], quantiles: tuple[int, 
 
 
 def test_the_presets_of_the_issue_are_there() -> None:
-    assert set(PRESETS) == {*EMPIRICAL, "bus-stop"}
+    assert set(PRESETS) == {*EMPIRICAL, *LATER, "bus-stop"}
     assert [*PRESETS] == sorted(PRESETS)
 
 
-@pytest.mark.parametrize("name", EMPIRICAL)
+def test_a_file_is_named_after_its_preset() -> None:
+    assert all(PRESETS[name].name == name for name in PRESETS)
+    assert "nothing" not in PRESETS
+    with pytest.raises(KeyError):
+        PRESETS["../presets/azure-conv"]
+
+
+@pytest.mark.parametrize("name", [*EMPIRICAL, *LATER])
 def test_the_file_names_source_licence_and_steps(name: str) -> None:
     origin = PRESETS[name].origin
     assert origin is not None
@@ -48,6 +63,41 @@ def test_the_grid_is_within_0_002_of_its_source(name: str) -> None:
     assert own is not None
     assert ks_distance(grid.prompts.reshape(-1), own.at, own.prompt_quantiles) < 0.002
     assert ks_distance(grid.outputs.reshape(-1), own.at, own.output_quantiles) < 0.002
+
+
+@pytest.mark.parametrize("name", [*EMPIRICAL, *LATER])
+def test_a_sample_of_20_000_looks_like_its_source(name: str) -> None:
+    own = PRESETS[name].own
+    assert own is not None
+    plan = build_plan(name, num_requests=20_000, seed=0, arrival="constant", max_model_len=None)
+    ks = [
+        ks_distance(plan.prompt_tokens, own.at, own.prompt_quantiles),
+        ks_distance(plan.output_tokens, own.at, own.output_quantiles),
+    ]
+    rank, want = correlation(plan.prompt_tokens, plan.output_tokens)["spearman"], own.correlation["spearman"]
+    print(f"{name}: KS prompt {ks[0]:.4f} output {ks[1]:.4f}, rank correlation {rank:.3f}, of the source {want}")
+    assert max(ks) <= 0.03
+    assert rank == pytest.approx(0.0 if want is None else want, abs=0.05)
+
+
+@pytest.mark.parametrize("name", ["deepseek-r1", "claude-code", "arxiv-summarization"])
+def test_a_preset_says_what_its_source_lacks(name: str) -> None:
+    assert PRESETS[name].gaps is None
+    assert any("arrival times" in text for text in PRESETS[name].lacks)
+
+
+def test_azure_conv_v2_has_the_far_tail_and_the_old_preset_is_as_it_was() -> None:
+    old, new = (
+        build_plan(name, num_requests=300_000, seed=0, arrival="constant", max_model_len=None)
+        for name in ("azure-conv", "azure-conv-v2")
+    )
+    assert old.prompt_tokens.max() == 7096
+    assert new.prompt_tokens.max() == 14_050
+    # 9 of 19,366 requests of the source are above azure-conv's 1 - 1/2048 quantile, and one is that of 14,050
+    assert np.mean(new.prompt_tokens == 14_050) == pytest.approx(1 / 19_366, rel=0.5)
+    below = old.prompt_tokens < 6_900
+    assert np.array_equal(old.prompt_tokens[below], new.prompt_tokens[below])
+    assert np.array_equal(old.output_tokens, new.output_tokens)
 
 
 @pytest.mark.parametrize("name", EMPIRICAL)
@@ -88,7 +138,7 @@ def test_prompt_and_output_depend_on_each_other_as_in_the_source() -> None:
     assert max(share) - min(share) > 0.3
 
 
-@pytest.mark.parametrize(("name", "cv"), [("azure-conv", 1.09), ("azure-code", 13.15)])
+@pytest.mark.parametrize(("name", "cv"), [("azure-conv", 1.09), ("azure-code", 13.15), ("mooncake-synthetic", 1.01)])
 def test_the_arrivals_are_as_bursty_as_the_source(name: str, cv: float) -> None:
     gaps = PRESETS[name].gaps
     assert gaps is not None

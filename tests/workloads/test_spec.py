@@ -169,7 +169,7 @@ def test_suggestions() -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("azure-con", "unknown workload 'azure-con'; did you mean azure-conv? want a preset (azure-code, azure-conv"),
+        ("azure-con", "unknown workload 'azure-con'; did you mean azure-conv? want a preset (arxiv-summarization, "),
         ("Sharegpt", "did you mean sharegpt?"),
         ("zzz", "unknown workload 'zzz'; want a preset"),
         ("", "unknown workload ''"),
