@@ -5,6 +5,7 @@
     exponential(mean=200,max=2048)
     lognormal(median=128,sigma=0.8,max=2048)      or mean= instead of median=
     gamma(mean=200,cv=0.7,max=2048)
+    weibull(scale=200,shape=0.8,max=2048)
     0.7*lognormal(median=128,sigma=0.8)+0.3*fixed(4096)
 
 `min` and `max` condition a distribution on the range, as redrawing would: no lump forms at either end. A length that
@@ -22,7 +23,7 @@ import numpy as np
 
 from workloads.columns import FloatColumn, IntColumn
 from workloads.errors import CbbenchError
-from workloads.sampling import CELLS, RawDraws, cell_of, exp, gamma, normal, resample, whole
+from workloads.sampling import CELLS, RawDraws, cell_of, exp, gamma, log_exponential, normal, resample, whole
 
 MAX_TOKENS = 2**31 - 1
 _MIN_KEPT = 0.01  # below this share within [min, max], the distribution is most likely a mistake
@@ -167,6 +168,13 @@ def _gamma(label: str, numbers: Numbers) -> IntColumn:
     return _counts(_positive(label, numbers, "mean") * gamma(cv))
 
 
+def _weibull(label: str, numbers: Numbers) -> IntColumn:
+    shape = _positive(label, numbers, "shape", most=100)
+    if shape < 0.05:
+        raise CbbenchError("workload", f"shape of {label} must be at least 0.05")
+    return _counts(_positive(label, numbers, "scale") * exp(log_exponential() / shape))
+
+
 def _counts(lengths: FloatColumn) -> IntColumn:
     """Whole counts of at least one token."""
     # The far tail of a wide distribution can exceed MAX_TOKENS; `max` would have cut it.
@@ -179,6 +187,7 @@ _DISTRIBUTIONS: dict[str, tuple[tuple[str, ...], Callable[[str, Numbers], IntCol
     "exponential": (("mean", "min", "max"), _exponential),
     "lognormal": (("median", "sigma", "min", "max", "mean"), _lognormal),
     "gamma": (("mean", "cv", "min", "max"), _gamma),
+    "weibull": (("scale", "shape", "min", "max"), _weibull),
 }
 EXAMPLE = "lognormal(median=128,sigma=0.8,max=2048), uniform(16,512) or 0.7*exponential(mean=100)+0.3*fixed(64)"
 

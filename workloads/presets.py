@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from workloads.arrivals import TraceGaps
-from workloads.length_distributions import LengthDistribution
-from workloads.length_pairs import IndependentLengths, JointGrid, LengthPairs, ListedLengths
+from workloads.errors import CbbenchError
+from workloads.length_distributions import LengthDistribution, parse_distribution
+from workloads.length_pairs import DrawnLengths, IndependentLengths, JointGrid, LengthPairs, ListedLengths
 from workloads.sampling import CELLS
 
 
@@ -60,12 +62,22 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     output_grid: tuple[tuple[int, ...], ...] = ()
     prompt_marginal: tuple[int, ...] = ()  # quantiles, where the source has no pairs
     output_marginal: tuple[int, ...] = ()
+    prompt_distribution: str = ""  # as in a SPEC, where the preset was fitted to few requests
+    output_distribution: str = ""
     trace_gaps: tuple[int, ...] = ()  # between consecutive requests, in thousandths of the mean gap
 
     @cached_property
     def lengths(self) -> LengthPairs:
         if self.rows:
             return ListedLengths.of([prompt for prompt, _ in self.rows], [output for _, output in self.rows])
+        return self.drawn
+
+    @cached_property
+    def drawn(self) -> DrawnLengths:
+        """The distribution that lengths are drawn from; not for one of rows."""
+        if self.prompt_distribution:
+            prompt, output = self.prompt_distribution, self.output_distribution
+            return IndependentLengths(parse_distribution(prompt), parse_distribution(output))
         if self.prompt_marginal:
             return IndependentLengths(_distribution(self.prompt_marginal), _distribution(self.output_marginal))
         prompts, outputs, tail = (
@@ -119,6 +131,20 @@ def _is_json(name: str) -> bool:
 def read_preset(data: bytes) -> Preset:
     """Raises msgspec.DecodeError."""
     return msgspec.json.decode(data, type=Preset)
+
+
+def read_preset_file(path: Path) -> Preset:
+    """A preset that `cbbench workload fit` has written. Raises CbbenchError."""
+    try:
+        preset = read_preset(path.read_bytes())
+        lengths = preset.lengths
+        if not isinstance(lengths, ListedLengths):
+            lengths.draw(np.zeros((1, 2), dtype=np.uint64))
+    except FileNotFoundError:
+        raise CbbenchError("workload", f"{path}: no such file") from None
+    except (OSError, msgspec.DecodeError, ValueError, IndexError) as error:
+        raise CbbenchError("workload", f"{path}: not a preset of `cbbench workload fit` ({error})") from None
+    return preset
 
 
 PRESETS: Mapping[str, Preset] = _Presets()

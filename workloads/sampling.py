@@ -85,12 +85,22 @@ def gamma(cv: float) -> FloatColumn:
     With shape a = 1/cv², the logarithm y of such a variable has a density proportional to exp(a (y - e^y)), which is
     smooth for every shape, unlike the gamma density itself.
     """
-    shape = 1.0 / (cv * cv)
+    return exp(_log_gamma(1.0 / (cv * cv)))
+
+
+@cache
+def log_exponential() -> FloatColumn:
+    """Quantiles of the logarithm of an exponential variable with mean 1."""
+    return _log_gamma(1.0)
+
+
+def _log_gamma(shape: float) -> FloatColumn:
+    """Quantiles of the logarithm of a gamma variable with mean 1."""
     low = -34.0 / shape - math.sqrt(68.0 / shape)
     # e**high is beyond the largest value that counts: v < 2**exponent.
     exponent = math.frexp(1.0 + 12.0 / math.sqrt(shape) + 50.0 / shape)[1]
     y = _spread(low, 0.7 * exponent)
-    return exp(_invert(y, exp(shape * (y - exp(y) + 1.0))))
+    return _invert(y, exp(shape * (y - exp(y) + 1.0)))
 
 
 def _spread(low: float, high: float) -> FloatColumn:

@@ -5,7 +5,7 @@ SPEC is the name of a preset, `prompt=DIST;output=DIST` (length_distributions.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
@@ -16,11 +16,12 @@ from workloads.file_lines import SUFFIXES
 from workloads.length_distributions import EXAMPLE, LengthDistribution, parse_distribution
 from workloads.length_pairs import IndependentLengths, LengthPairs, ListedLengths, check_fits, draw_fitting
 from workloads.plan import Note, RequestPlan
-from workloads.presets import PRESETS, Preset
+from workloads.presets import PRESETS, Preset, read_preset_file
 from workloads.prompt_texts import DEFAULT_OUTPUT_TOKENS, Encode, PromptFile, PromptTexts, PromptTokens
 from workloads.workload_files import WorkloadFile, read_workload_file
 
 Misfit = Literal["error", "reject"]
+FITTED_SUFFIX = ".preset.json"  # of the files that `cbbench workload fit` writes
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +185,8 @@ def open_workload(spec: str) -> Workload:
         return _from_preset(PRESETS[text])
     if ("=" in text and ";" in text) or text.startswith(("prompt=", "output=")):
         return _from_distributions(text)
+    if text.endswith(FITTED_SUFFIX):
+        return replace(_from_preset(read_preset_file(Path(text))), spec=text)
     if text.endswith(SUFFIXES) or Path(text).is_file():
         return _from_file(text)
     close = get_close_matches(text.lower(), PRESETS, n=1, cutoff=0.5)

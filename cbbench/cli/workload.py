@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cbbench.cli import workload_fit
+from cbbench.cli.printing import print_json, print_lines
+
 if TYPE_CHECKING:
     from workloads.plan import RequestPlan
     from workloads.prompt_texts import PromptTexts
 
 SHOWN_CHARACTERS = 50  # of a prompt
 
-app = typer.Typer(help="List, describe and sample workloads.", no_args_is_help=True)
+app = typer.Typer(help="List, describe, sample, fit and compare workloads.", no_args_is_help=True)
 
 
 class Format(StrEnum):
@@ -35,12 +38,12 @@ def list_presets(as_json: AsJson = False) -> None:
 
     rows = presets()
     if as_json:
-        _print_json(rows)
+        print_json(rows)
         return
     for row in rows:
         prompt, output = row["mean"].values()
         facts = [f"{prompt:,.0f} in and {output:,.0f} out on average", "own arrivals" * row["arrivals"], row["licence"]]
-        _print(f"{row['name']:23}{'; '.join(filter(None, facts))}", f"{'':23}{row['description']}")
+        print_lines(f"{row['name']:23}{'; '.join(filter(None, facts))}", f"{'':23}{row['description']}")
 
 
 @app.command("describe")
@@ -64,9 +67,9 @@ def describe(
     plan = workload.plan(num_requests=count, seed=seed, arrival="constant", max_model_len=max_model_len)
     described = description(workload, plan, max_model_len)
     if as_json:
-        _print_json(described)
+        print_json(described)
     else:
-        _print(*description_view(workload, plan, described))
+        print_lines(*description_view(workload, plan, described))
 
 
 @app.command("sample")
@@ -95,12 +98,16 @@ def sample(
         table = number_table("request", *rows[0])
         for index, row in enumerate(rows):
             table.add_row(str(index), *(str(value) for value in row.values()))
-        _print(table)
+        print_lines(table)
     elif form is Format.csv:
         _print_csv(rows)
     else:
         for row in rows:
             typer.echo(json.dumps(row))
+
+
+app.command("fit")(workload_fit.fit)
+app.command("compare")(workload_fit.compare)
 
 
 def _rows(plan: RequestPlan, *, shorten: bool) -> list[dict[str, Any]]:
@@ -124,20 +131,6 @@ def _said(texts: PromptTexts, index: int, *, shorten: bool) -> dict[str, Any]:
     said = content if isinstance(content, str) else f"{len(content)} messages: {content[-1].get('content')}"
     words = " ".join("".join(one if one.isprintable() else " " for one in said).split())  # for a terminal
     return {"prompt": words if len(words) <= SHOWN_CHARACTERS else words[: SHOWN_CHARACTERS - 1] + "…"}
-
-
-def _print(*lines: Any) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False)
-    for line in lines:
-        console.print(line, soft_wrap=isinstance(line, str))
-
-
-def _print_json(value: Any) -> None:
-    from reports.files import json_bytes
-
-    typer.echo(json_bytes(value).decode(), nl=False)
 
 
 def _print_csv(rows: list[dict[str, Any]]) -> None:
