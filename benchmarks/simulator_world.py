@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -27,7 +28,8 @@ from engines.simulated.analytical import AnalyticalStepTimes, narrow_pairs
 from engines.simulated.data_sheet import Deployment, kv_bytes_per_token, parameters_bytes, step_times_of
 from engines.simulated.engine import SimulatedEngine
 from engines.simulated.hardware import find_hardware
-from engines.simulated.kernel_efficiency import BY_HARDWARE, AllReduce
+from engines.simulated.kernel_efficiency import ALL_REDUCE, BY_HARDWARE, AllReduce
+from engines.simulated.power import blend
 from engines.simulated.shapes import find_shape
 from engines.simulated.step_time import StepShape
 from workloads.pacing import Pacing
@@ -37,6 +39,7 @@ Row = dict[str, str]
 NO_COMMUNICATION = AllReduce(0.0, float("inf"))
 GPUS = {"a100-80gb": "a100", "h100-80gb": "h100", "a100_sxm": "a100", "h100_sxm": "h100"}
 TRT_LLM = replace(BY_HARDWARE["h100"], fp8_compute=0.75, fp8_kv=0.8)  # its FP8 kernels reach more than vLLM's
+FULL_KERNEL = 32 << 20  # elements of KV below which the launch of a kernel takes longer than reading them
 MOST_ROWS = 2048  # TensorRT-LLM's default for the largest batch
 
 
@@ -74,11 +77,15 @@ def kind_of(row: Row, what: str) -> str:
     return f"{hardware_of(row)}, {'FP8' if row['dtype'] == 'fp8' else 'bf16'} {what}"
 
 
-def model_of(row: Row, joined: AllReduce | None = None) -> AnalyticalStepTimes:
+def model_of(row: Row, joined: AllReduce | None = None, *, host: float | Literal["eager"] = 0.0) -> AnalyticalStepTimes:
     hardware = hardware_of(row)
     fp8 = row["dtype"] == "fp8"
     deployment = Deployment(
-        hardware=hardware, gpus=int(row["tp"]), weights="fp8" if fp8 else "bf16", kv="fp8" if fp8 else "bf16"
+        hardware=hardware,
+        gpus=int(row["tp"]),
+        weights="fp8" if fp8 else "bf16",
+        kv="fp8" if fp8 else "bf16",
+        host_floor_ms=host,
     )
     name = row["model"].replace("llama2-", "llama-2-")
     reached = TRT_LLM if fp8 else None
@@ -172,13 +179,66 @@ def batch(row: Row, tokens_each: float) -> float:
     return min(MOST_ROWS, int(row["requests"]), room / kv_bytes_per_token(shape, deployment) / tokens_each)
 
 
-def splitwise(folder: Path) -> Iterator[Point]:
+def splitwise(*, eager: bool) -> Callable[[Path], Iterator[Point]]:
     """Whole decode steps of an engine of 2023 without CUDA graphs: bound by its host."""
-    for row in read(folder / "splitwise_steps.csv"):
-        rows = int(row["batch"])
-        shape = step_shape(rows, round(rows * float(row["mean_context"])), [])
-        name = f"{row['gpu']} TP {row['tp']}, {rows} rows of {row['mean_context']}"
-        yield Point(name, model_of(row).duration_ns(shape) / 1e6, float(row["decode_step_ms"]))
+
+    def points(folder: Path) -> Iterator[Point]:
+        for row in read(folder / "splitwise_steps.csv"):
+            rows = int(row["batch"])
+            shape = step_shape(rows, round(rows * float(row["mean_context"])), [])
+            name = f"{row['gpu']} TP {row['tp']}, {rows} rows of {row['mean_context']}"
+            model = model_of(row, host="eager" if eager else 0.0)
+            yield Point(name, model.duration_ns(shape) / 1e6, float(row["decode_step_ms"]))
+
+    return points
+
+
+# -- kernels alone -----------------------------------------------------------------------------------------------
+
+
+def routed_experts(file: str, routing: str | None = None) -> Callable[[Path], Iterator[Point]]:
+    """One layer's routed experts: those that the tokens touch, or as many as the table says, without the layer's fixed
+    cost."""
+
+    def points(folder: Path) -> Iterator[Point]:
+        for row in read(folder / file):
+            if routing is not None and row["routing"] != routing:
+                continue
+            model, tokens = model_of(row, NO_COMMUNICATION), int(row["tokens"])
+            experts = model.experts
+            assert experts is not None
+            activated = row.get("activated_experts")
+            touched = experts.touched(tokens) if activated is None else float(activated)
+            both = blend(experts.expert * touched, experts.token * tokens, model.blend)
+            name = f"{row['model']} {row['gpu']} {row['dtype']} TP {row['tp']}, {tokens} tokens"
+            name = name if activated is None else f"{name} to {activated} experts"
+            measured = float(row["layer_ms" if activated else "ms_per_layer"])
+            yield Point(name, both / find_shape(row["model"]).expert_layers / 1e6, measured)
+
+    return points
+
+
+def decode_attention(folder: Path) -> Iterator[Point]:
+    """One layer's attention of rows that decode, without the layer's fixed cost: the KV it reads."""
+    for row in read(folder / "aiconfigurator_decode_attention.csv"):
+        hardware, fp8, rows = hardware_of(row), row["kv_dtype"] == "fp8", int(row["rows"])
+        reached = BY_HARDWARE[hardware]
+        elements = rows * int(row["context"]) * 2 * int(row["kv_heads"]) * int(row["head_dim"])
+        share = reached.fp8_kv if fp8 else reached.kv
+        ms = 1e3 * elements * (1 if fp8 else 2) / (share * find_hardware(hardware).bytes_per_s)
+        name = f"{row['gpu']} {row['heads']}/{row['kv_heads']} heads {row['kv_dtype']}, {rows} rows of {row['context']}"
+        if elements >= FULL_KERNEL:
+            yield Point(name, ms, float(row["ms_per_layer"]))
+
+
+def all_reduces(folder: Path) -> Iterator[Point]:
+    """vLLM's custom kernel in a CUDA graph, which the constants were fitted to."""
+    for row in read(folder / "aiconfigurator_allreduce.csv"):
+        if not row["kind"].startswith("vllm custom"):
+            continue
+        one = ALL_REDUCE[(hardware_of(row), int(row["gpus"]))]
+        ms = 1e3 * (one.latency_s + int(row["bytes"]) / one.bytes_per_s)
+        yield Point(f"{row['gpus']} x {row['gpu']}, {int(row['bytes']):,} bytes", ms, float(row["ms"]))
 
 
 def serving(folder: Path) -> Iterator[Point]:
@@ -251,7 +311,15 @@ TABLES = (
     Table("vidur, H100, Llama 2 7B, layers", "ms", layers("vidur_h100_llama2_7b_layers.csv"), 0.06),
     Table("TensorRT-LLM v0.17 offline, Llama 3.1 8B", "output tok/s", offline("8b"), 0.08),
     Table("TensorRT-LLM v0.17 offline, Llama 3.1 70B", "output tok/s", offline("70b"), 0.15),
-    Table("Splitwise, Llama 2 70B, decode steps", "ms", splitwise),
+    Table("Splitwise, Llama 2 70B, decode steps", "ms", splitwise(eager=False)),
+    Table("Splitwise, Llama 2 70B, decode steps, host floor `eager`", "ms", splitwise(eager=True), 0.1),
+    Table("aiconfigurator, routed experts, even routing", "ms", routed_experts("aiconfigurator_moe.csv", "balanced")),
+    Table("aiconfigurator, routed experts, skewed routing", "ms",
+          routed_experts("aiconfigurator_moe.csv", "power_law_1.2")),
+    Table("LLMServingSim, RTX PRO 6000, routed experts", "ms",
+          routed_experts("llmservingsim_rtxpro6000_moe_layer.csv")),
+    Table("aiconfigurator, decode attention from 32 M elements on", "ms", decode_attention),
+    Table("aiconfigurator, all-reduces", "ms", all_reduces),
     Table("TensorRT-LLM v0.14 serving, mean ITL", "ms", serving),
 )  # fmt: skip
 

@@ -19,6 +19,15 @@ _of_model = partial(setting, panel="Engine", unswept=ONCE, loaded_once=True, ser
 _of_hardware = partial(
     setting, panel="Engine", engines=SIMULATED, unswept=ONCE, loaded_once=True, hashed="if-set", needs={"hardware": SET}
 )
+_of_speculation = partial(
+    setting,
+    panel="Engine",
+    engines=SIMULATED,
+    unswept=ONCE,
+    loaded_once=True,
+    hashed="if-set",
+    needs={"speculative_tokens": SET},
+)
 _of_server = partial(setting, panel="Server over HTTP", engines=OPENAI)
 
 
@@ -74,6 +83,42 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
             extra=_of_hardware("TYPE"),
         ),
     ] = "bf16"
+    host_floor_ms: Annotated[
+        float | Literal["eager"],
+        Meta(
+            description="With `hardware`: the least time of a step, in which the host plans and launches it; or eager, "
+            "for what servers without CUDA graphs were measured to take. Default: 0, as the host keeps up.",
+            extra=_of_hardware("MS|eager", given=str | float, parse="cbbench.settings.values:parse_host_floor_ms"),
+        ),
+    ] = 0.0
+    speculative_tokens: Annotated[
+        int | None,
+        Meta(
+            ge=1,
+            le=64,
+            description="With `hardware`: tokens that speculative decoding drafts for a row in a step. Default: none.",
+            extra=_of_hardware("N"),
+        ),
+    ] = None
+    acceptance: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="With `speculative_tokens`: the probability that a drafted token is accepted. Default: 0.7.",
+            extra=_of_speculation("SHARE"),
+        ),
+    ] = 0.7
+    draft_cost: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=10,
+            description="With `speculative_tokens`: the time of drafting one token, as a share of a decode step's. "
+            "Default: 0, as for n-grams.",
+            extra=_of_speculation("SHARE"),
+        ),
+    ] = 0.0
     model: Annotated[
         str,
         Meta(

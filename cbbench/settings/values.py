@@ -133,6 +133,18 @@ def parse_workers(given: str | int) -> int | Literal["auto"]:
     return int(text)
 
 
+def parse_host_floor_ms(given: str | float) -> float | Literal["eager"]:
+    if given == "eager":
+        return "eager"
+    try:
+        floor_ms = float(given)
+    except ValueError:
+        floor_ms = -1.0
+    if not 0 <= floor_ms <= 1e6:
+        raise ValueError(f"want milliseconds from 0 to a million, or eager, got {given!r}")
+    return floor_ms
+
+
 def parse_connections(given: str | int) -> int | Literal["reuse", "new"]:
     if given == "reuse":
         return "reuse"

@@ -8,7 +8,8 @@ One form for all steps; n = tokens of the step, of prompts and outputs together:
          + max(head, head_row · rows)                  the output head, of the rows that sample
          + kv · KV positions of single-token rows      slower beside prompt chunks where one kernel does both
          + pair · (query, key) pairs of the chunks     a chunk below 512 tokens does not fill the device
-    and at least `host_floor`, in which the host plans the next step.
+    and at least `host_floor`, in which the host plans the step and launches it; the device is idle in the rest.
+With speculation a step that only decodes verifies more tokens than rows, and counts for several (speculation.py).
 
 Routed experts: a step of n tokens touches E · (1 - (1 - k/E)^n) of E experts, if each token draws k of them evenly.
 A layer with a sliding window reads at most `window` positions a row; the mean length of the rows decides.
@@ -26,6 +27,7 @@ import numpy as np
 
 from engines.scheduling.plan import IntArray
 from engines.simulated.power import blend, whole_power
+from engines.simulated.speculation import SpeculationTerms
 from engines.simulated.step_time import Origin, StepShape, StepTables
 
 FULL_CHUNK = 512  # tokens of a prompt chunk from which its attention fills a GPU
@@ -79,7 +81,9 @@ class AnalyticalStepTimes(msgspec.Struct, frozen=True, kw_only=True):
     pair: float
     experts: ExpertTerms | None = None
     window: WindowTerms | None = None
+    speculation: SpeculationTerms | None = None
     host_floor: float = 0.0
+    host_floor_row: float = 0.0  # per row, on top
     front_end_ns: int = 0
     swap_block_ns: float = 0.0  # per block moved out or in; 0: not known
     origin: Origin
@@ -109,28 +113,34 @@ class AnalyticalStepTimes(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def duration_ns(self, shape: StepShape) -> int:
-        ns = self._base_ns(shape.tokens, shape.rows)
+        return max(self.device_ns(shape), self.floor_ns(shape.rows, decode_only=shape.decode_only))
+
+    def floor_ns(self, rows: int, *, decode_only: bool) -> int:
+        floor = self.host_floor + self.host_floor_row * rows
+        return round(floor / self._steps_in_one if decode_only else floor)
+
+    def device_ns(self, shape: StepShape) -> int:
         if shape.decode_only:
-            ns = ns + self.kv * shape.kv
+            ns = self._decode_base_ns(shape.rows) + self._decode_kv * shape.kv
             if self.window is not None:
-                ns = ns + self.window.kv * min(shape.kv, shape.rows * self.window.tokens)
+                ns = ns + self._window_kv * min(shape.kv, shape.rows * self.window.tokens)
         else:
+            ns = self._base_ns(shape.tokens, shape.rows)
             ns = ns + self.mixed_kv * shape.kv
             ns = ns + self.pair * (shape.prefill_pairs + shape.narrow_pairs)
             if self.window is not None:
                 ns = ns + self.window.kv * min(shape.kv, shape.rows * self.window.tokens)
                 ns = ns + self.window.pair * min(shape.prefill_pairs, shape.tokens * self.window.tokens)
-        ns = max(ns, self.host_floor)
         if shape.swapped_blocks:
             ns = ns + self.swap_block_ns * shape.swapped_blocks
         return max(1, round(ns))
 
-    def decode_durations_ns(self, rows: int, kv: IntArray) -> IntArray:
-        """duration_ns of decode-only steps that differ in their KV alone, [steps]; the same bits, step for step."""
-        ns = self._base_ns(rows, rows) + self.kv * kv.astype(np.float64)
+    def decode_device_ns(self, rows: int, kv: IntArray) -> IntArray:
+        """device_ns of decode-only steps that differ in their KV alone, [steps]; the same bits, step for step."""
+        ns = self._decode_base_ns(rows) + self._decode_kv * kv.astype(np.float64)
         if self.window is not None:
-            ns = ns + self.window.kv * np.minimum(kv, rows * self.window.tokens)
-        return np.maximum(1, np.rint(np.maximum(ns, self.host_floor))).astype(np.int64)
+            ns = ns + self._window_kv * np.minimum(kv, rows * self.window.tokens)
+        return np.maximum(1, np.rint(ns)).astype(np.int64)
 
     def gap_ns(self, rows: int) -> int:
         return 0
@@ -139,17 +149,41 @@ class AnalyticalStepTimes(msgspec.Struct, frozen=True, kw_only=True):
         if self.window is not None:
             return None
         return StepTables(
-            decode_base=np.array([self._base_ns(n, n) for n in range(max_rows + 1)]),
-            decode_kv=self.kv,
+            decode_base=np.array([self._decode_base_ns(n) for n in range(max_rows + 1)]),
+            decode_kv=self._decode_kv,
             mixed_base=np.array([self._token_ns(n) for n in range(max_tokens + 1)]),
             rows=np.array([self._head_ns(n) for n in range(max_rows + 1)]),
             mixed_kv=self.mixed_kv,
             pair=self.pair,
             prefill_kv=0.0,
             narrow=NARROW,
-            floor=self.host_floor,
+            floors=np.array(
+                [[self.floor_ns(n, decode_only=decodes) for n in range(max_rows + 1)] for decodes in (False, True)]
+            ),
             gaps=np.zeros(max_rows + 1, dtype=np.int64),
         )
+
+    @property
+    def _steps_in_one(self) -> float:
+        """Steps without speculation that one with it is worth."""
+        return 1.0 if self.speculation is None else self.speculation.tokens_per_step
+
+    @property
+    def _decode_kv(self) -> float:
+        return self.kv / self._steps_in_one
+
+    @property
+    def _window_kv(self) -> float:
+        return 0.0 if self.window is None else self.window.kv / self._steps_in_one
+
+    def _decode_base_ns(self, rows: int) -> float:
+        """Of a step that only decodes, what does not depend on the length of the rows."""
+        alone = self._base_ns(rows, rows)
+        if self.speculation is None:
+            return alone
+        verified = rows * (self.speculation.draft_tokens + 1)
+        drafting = self.speculation.draft_tokens * self.speculation.draft_cost * alone
+        return (self._base_ns(verified, verified) + drafting) / self._steps_in_one
 
     def _base_ns(self, tokens: int, rows: int) -> float:
         """What does not depend on the length of the rows."""

@@ -46,11 +46,11 @@ LEDGER_COLUMNS = (
     "step", "now_ns", "start_ns", "end_ns", "launched_tokens", "useful_tokens", "recomputed_tokens", "kv_positions",
     "decode_kv_positions", "prefill_kv_positions", "prefill_pairs", "sampled_tokens", "budget_unused_tokens",
     "prefill_rows", "decode_rows", "active_slots", "kv_used_blocks", "kv_reserved_blocks", "kv_free_blocks", "waiting",
-    "admitted", "preempted", "evicted_tokens", "blocked",
+    "admitted", "preempted", "evicted_tokens", "blocked", "busy_ns",
 )
 (L_STEP, L_NOW, L_START, L_END, L_LAUNCHED, L_USEFUL, L_RECOMPUTED, L_KV_POSITIONS, L_DECODE_KV, L_PREFILL_KV, L_PAIRS,
  L_SAMPLED, L_UNUSED, L_PREFILL_ROWS, L_DECODE_ROWS, L_ACTIVE, L_USED, L_RESERVED, L_FREE, L_WAITING, L_ADMITTED,
- L_PREEMPTED, L_EVICTED, L_BLOCKED) = range(24)
+ L_PREEMPTED, L_EVICTED, L_BLOCKED, L_BUSY) = range(25)
 # fmt: on
 # What the loop answers
 BLOCK_FULL, ALL_ENDED, GROW, STUCK = range(4)
@@ -64,7 +64,7 @@ def advance(
     # settings
     max_num_seqs, budget, block_size, kv_blocks, watermark, chunked, max_chunk, full_reserve, concurrency, front_end,
     # step times
-    decode_base, decode_kv, mixed_base, rows_ns, mixed_kv, pair_ns, prefill_kv_ns, narrow, floor, gaps,
+    decode_base, decode_kv, mixed_base, rows_ns, mixed_kv, pair_ns, prefill_kv_ns, narrow, floors, gaps,
 ):  # fmt: skip
     """Take steps until the block of the ledger is full or every request has ended."""
     n = request.shape[0]
@@ -202,7 +202,8 @@ def advance(
             ns = ns + mixed_kv * decode_pairs
             ns = ns + pair_ns * (chunk_pairs + narrow_pairs)
             ns = ns + prefill_kv_ns * prefill_kv
-        duration = max(1, np.int64(np.rint(max(ns, floor))))
+        busy = max(1, np.int64(np.rint(ns)))
+        duration = max(busy, floors[1 if computed_tokens == rows else 0, rows])
         start_ns = max(now, state[END]) + gaps[rows]
         end_ns = start_ns + duration
         state[STEP] += 1
@@ -218,7 +219,7 @@ def advance(
         row[L_FREE] = state[FREE] - state[RESERVED_BLOCKS]
         row[L_WAITING] = state[WAITING_AGAIN] + state[NEXT] - state[QUEUE]
         row[L_ADMITTED], row[L_PREEMPTED] = state[T_ADMITTED], state[T_PREEMPTED]
-        row[L_EVICTED], row[L_BLOCKED] = state[T_EVICTED], state[T_BLOCKED]
+        row[L_EVICTED], row[L_BLOCKED], row[L_BUSY] = state[T_EVICTED], state[T_BLOCKED], busy
         state[T_ADMITTED] = state[T_PREEMPTED] = state[T_EVICTED] = 0
         state[T_BLOCKED] = NO
         # -- update

@@ -116,7 +116,7 @@ class CompiledCore:
         )  # fmt: skip
         self._times = (
             tables.decode_base, tables.decode_kv, tables.mixed_base, tables.rows, tables.mixed_kv, tables.pair,
-            tables.prefill_kv, tables.narrow, tables.floor, tables.gaps,
+            tables.prefill_kv, tables.narrow, tables.floors, tables.gaps,
         )  # fmt: skip
 
     def blocks(self) -> Iterator[StepBlock]:
@@ -161,7 +161,6 @@ class CompiledCore:
             steps[name] = rows[:, at]
         steps["running"] = steps["active_slots"]
         steps["idle_slots"] = config.max_num_seqs - steps["active_slots"]
-        steps["busy_ns"] = steps["end_ns"] - steps["start_ns"]
         return steps
 
     def _ended(self, indices: IntArray, ends_ns: IntArray, reason: str) -> Iterator[EndedRequest]:

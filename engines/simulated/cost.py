@@ -47,9 +47,10 @@ class CostExecutor:
     def submit(self, plan: StepPlan) -> None:
         shape = shape_of(plan)
         start_ns = max(self._clock.now_ns(), self._end_ns) + self._step_times.gap_ns(shape.rows)
-        duration_ns = self._step_times.duration_ns(shape)
-        self._end_ns = start_ns + duration_ns
-        self._submitted.append(StepResult(plan.step, None, start_ns, self._end_ns, duration_ns))
+        device_ns = self._step_times.device_ns(shape)
+        floor_ns = self._step_times.floor_ns(shape.rows, decode_only=shape.decode_only)
+        self._end_ns = start_ns + max(device_ns, floor_ns)
+        self._submitted.append(StepResult(plan.step, None, start_ns, self._end_ns, device_ns))
 
     def collect(self) -> StepResult:
         return self._submitted.popleft()
@@ -60,23 +61,25 @@ class CostExecutor:
 
     def decode_times(
         self, steps: int, rows: int, kv: int, kv_per_step: int, due_ns: int | None
-    ) -> tuple[IntArray, IntArray]:
-        """(start_ns, end_ns) of at most `steps` decode-only steps, up to the one that runs when something is due.
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """(start_ns, end_ns, busy_ns) of at most `steps` decode-only steps, up to the one that runs when something is
+        due.
 
         They begin now, with nothing in flight; `rows` are launched in each, the first reads `kv` positions and each one
         `kv_per_step` more. `ran_until` accepts them.
         """
         begin_ns = max(self._clock.now_ns(), self._end_ns)
-        gap_ns = self._step_times.gap_ns(rows)
+        gap_ns, floor_ns = self._step_times.gap_ns(rows), self._step_times.floor_ns(rows, decode_only=True)
         if due_ns is not None:  # no step is shorter than the first, which bounds their number
-            shortest_ns = gap_ns + self._step_times.duration_ns(StepShape(rows, rows, kv, 0, 0))
+            shortest_ns = gap_ns + max(self._step_times.device_ns(StepShape(rows, rows, kv, 0, 0)), floor_ns)
             steps = min(steps, max(0, due_ns - begin_ns) // shortest_ns + 1)
         kvs = kv + kv_per_step * np.arange(steps, dtype=np.int64)
-        durations_ns = self._step_times.decode_durations_ns(rows, kvs)
+        device_ns = self._step_times.decode_device_ns(rows, kvs)
+        durations_ns = np.maximum(device_ns, floor_ns)
         ends_ns = begin_ns + np.cumsum(durations_ns + gap_ns)
         if due_ns is not None:
             steps = int(np.searchsorted(ends_ns, due_ns)) + 1
-        return (ends_ns - durations_ns)[:steps], ends_ns[:steps]
+        return (ends_ns - durations_ns)[:steps], ends_ns[:steps], device_ns[:steps]
 
     def ran_until(self, end_ns: int) -> None:
         self._end_ns = end_ns

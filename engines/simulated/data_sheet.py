@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engines.simulated.analytical import AnalyticalStepTimes, ExpertTerms, WindowTerms
-from engines.simulated.hardware import Hardware
+from engines.simulated.hardware import Hardware, find_hardware
+from engines.simulated.host_floor import host_floor
 from engines.simulated.kernel_efficiency import ALL_REDUCE, BY_HARDWARE, DEFAULT, AllReduce, KernelEfficiency
 from engines.simulated.shapes import DecoderShape
+from engines.simulated.speculation import SpeculationTerms
 from engines.simulated.step_time import Origin
 from workloads.errors import CbbenchError
 
@@ -31,6 +33,9 @@ KvDtype = Literal["bf16", "fp8"]
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int4": 0.5 + 2 / 128}  # int4: a scale of two bytes for 128 weights
 KV_BYTES = {"bf16": 2, "fp8": 1}
 SIMILAR = {"h200": "h100", "b200": "h100", "a100-40gb": "a100"}  # whose all-reduce stands in: no NVLink here is slower
+# Of two GPUs without NVLink: each sends the other all of its part, as fast as it copies to the host; the latency of two
+# such copies is assumed. No table has it.
+PCIE_LATENCY_S = 20e-6
 RUNTIME_BYTES = 1.2e9  # CUDA context, libraries and graphs; gives a 4090 the 2,588 blocks that vLLM counted (2,582)
 
 
@@ -42,6 +47,8 @@ class Deployment:
     gpus: int = 1  # tensor parallelism
     weights: WeightsDtype = "bf16"
     kv: KvDtype = "bf16"
+    host_floor_ms: float | Literal["eager"] = 0.0
+    speculation: SpeculationTerms | None = None
 
 
 def step_times_of(
@@ -60,6 +67,7 @@ def step_times_of(
     reached = reached or BY_HARDWARE.get(deployment.hardware, DEFAULT)
     joined = joined or all_reduce(deployment)
     gpus = deployment.gpus
+    host = host_floor(deployment.host_floor_ms, deployment.hardware, shape.layers)
     bandwidth = device.bytes_per_s
     peak, kv_share = reached.compute * device.flop_per_s, reached.kv
     if deployment.weights == "fp8":
@@ -98,6 +106,9 @@ def step_times_of(
         window=None
         if shape.window is None
         else WindowTerms(tokens=shape.window, kv=windowed * kv_elements * kv_ns, pair=windowed * pair_flop * pair_ns),
+        speculation=deployment.speculation,
+        host_floor=1e9 * host.step_s,
+        host_floor_row=1e9 * host.row_s,
         front_end_ns=FRONT_END_NS,
         swap_block_ns=1e9 * BLOCK_TOKENS * kv_bytes_per_token(shape, deployment) / device.link_bytes_per_s / gpus,
         origin=Origin(
@@ -139,6 +150,8 @@ def all_reduce(deployment: Deployment) -> AllReduce:
     """One all-reduce of the GPUs that share a layer. CbbenchError where no table has them together."""
     if deployment.gpus == 1:
         return AllReduce(0.0, float("inf"))
+    if over_pcie(deployment) and deployment.gpus == 2:
+        return AllReduce(PCIE_LATENCY_S, find_hardware(deployment.hardware).link_bytes_per_s)
     known = ALL_REDUCE.get((deployment.hardware, deployment.gpus))
     if known is None:
         known = ALL_REDUCE.get((SIMILAR.get(deployment.hardware, ""), deployment.gpus))
@@ -147,9 +160,14 @@ def all_reduce(deployment: Deployment) -> AllReduce:
         raise CbbenchError(
             "tensor_parallel",
             f"{deployment.gpus} x {deployment.hardware}: no measured all-reduce; known are "
-            f"{', '.join(map(str, sizes))} GPUs joined by NVLink",
+            f"{', '.join(map(str, sizes))} GPUs joined by NVLink; 2 on PCIe are estimated",
         )
     return known
+
+
+def over_pcie(deployment: Deployment) -> bool:
+    """Whether the GPUs reach each other over PCIe alone."""
+    return deployment.gpus > 1 and not find_hardware(deployment.hardware).nvlink
 
 
 def kv_bytes_per_token(shape: DecoderShape, deployment: Deployment) -> int:
@@ -199,6 +217,8 @@ def parameters_bytes(shape: DecoderShape, deployment: Deployment) -> float:
 
 def _checked(deployment: Deployment) -> str:
     """How far step times of this GPU are from the nearest published tables."""
+    if over_pcie(deployment):
+        return "no published table of GPUs joined by PCIe was checked: their all-reduce is assumed"
     reached = BY_HARDWARE.get(deployment.hardware)
     if reached is None or reached.checked is None or deployment.hardware in SIMILAR:
         return "no published table of this GPU was checked"

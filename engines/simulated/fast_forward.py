@@ -37,7 +37,7 @@ class DecodeFastForward:
         if decodes is None:
             return None
         first_kv = decodes.kv + decodes.dead_kv
-        starts_ns, ends_ns = self._executor.decode_times(
+        starts_ns, ends_ns, busy_ns = self._executor.decode_times(
             decodes.steps, decodes.rows, first_kv, len(decodes.slots), next_due()
         )
         kv = kv_after_each(self._scheduler, decodes.slots, len(ends_ns))
@@ -45,6 +45,7 @@ class DecodeFastForward:
             return None
         starts_ns, ends_ns = starts_ns[:steps], ends_ns[:steps]
         ledger = ledger_of(self._scheduler, decodes, kv, starts_ns, ends_ns)
+        ledger["busy_ns"] = busy_ns[:steps]
         ledger["now_ns"][0] = self._clock.now_ns()
         ledger["now_ns"][1:] = ends_ns[:-1]
         outcome, end_ns = Outcome(skipped_steps=ledger), int(ends_ns[-1])
@@ -169,13 +170,12 @@ def advance(scheduler: Scheduler, slots: IntArray, steps: int, end_ns: int, outc
 
 
 def ledger_of(scheduler: Scheduler, decodes: Decodes, kv: KVAfter, starts_ns: IntArray, ends_ns: IntArray) -> StepArray:
-    """The ledger rows of the steps, but for `now_ns`."""
+    """The ledger rows of the steps, but for `now_ns` and `busy_ns`."""
     steps, active, dead = len(ends_ns), len(decodes.slots), decodes.dead_rows
     ledger = np.zeros(steps, LEDGER)
     ledger["step"] = scheduler.numbers.last + 1 + np.arange(steps)
     ledger["start_ns"] = starts_ns
     ledger["end_ns"] = ends_ns
-    ledger["busy_ns"] = ends_ns - starts_ns
     ledger["launched_tokens"] = active + dead
     ledger["useful_tokens"] = ledger["sampled_tokens"] = active
     ledger["dead_row_tokens"] = dead

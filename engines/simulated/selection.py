@@ -40,7 +40,8 @@ def _moved(fitted: FittedStepTimes, deployment: Deployment) -> FittedStepTimes:
         )
     if deployment != Deployment(hardware=deployment.hardware):
         raise CbbenchError(
-            "hardware", "calibrated step times keep their number of GPUs and precision; only the GPU moves"
+            "hardware",
+            "calibrated step times keep their number of GPUs, precision, host and decoding; only the GPU moves",
         )
     if known == deployment.hardware:
         return fitted

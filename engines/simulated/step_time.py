@@ -128,10 +128,16 @@ class StepTimeModel(Protocol):
 
     def with_blocks_of(self, tokens: int) -> StepTimeModel: ...
 
-    def duration_ns(self, shape: StepShape) -> int: ...
+    def device_ns(self, shape: StepShape) -> int:
+        """What the device works in a step."""
+        ...
 
-    def decode_durations_ns(self, rows: int, kv: IntArray) -> IntArray:
-        """duration_ns of decode-only steps that differ only in kv; the same values to the bit."""
+    def floor_ns(self, rows: int, *, decode_only: bool) -> int:
+        """What the host takes for a step at least: the step is this long where the device is done before."""
+        ...
+
+    def decode_device_ns(self, rows: int, kv: IntArray) -> IntArray:
+        """device_ns of decode-only steps that differ only in kv; the same values to the bit."""
         ...
 
     def gap_ns(self, rows: int) -> int:
@@ -139,7 +145,7 @@ class StepTimeModel(Protocol):
         ...
 
     def tables(self, max_rows: int, max_tokens: int) -> StepTables | None:
-        """duration_ns for the compiled core, of steps that swap nothing; None: it has terms that the core lacks."""
+        """For the compiled core, of steps that swap nothing; None: the model has terms that the core lacks."""
         ...
 
 
@@ -147,7 +153,7 @@ class StepTimeModel(Protocol):
 class StepTables:
     """A step-time model as arrays: ns = decode_base[rows] + decode_kv·kv of a step that only decodes, else
     mixed_base[tokens] + rows[rows] + mixed_kv·kv + pair·(pairs + narrow pairs) + prefill_kv·KV in front of the chunks;
-    at least `floor`. The sums are in the order of duration_ns, so the bits are the same."""
+    the step takes at least `floors`. The sums are in the order of device_ns, so the bits are the same."""
 
     decode_base: FloatArray  # [max_rows + 1]
     decode_kv: float
@@ -157,7 +163,7 @@ class StepTables:
     pair: float
     prefill_kv: float
     narrow: IntArray  # 1/1024 of its pairs that a chunk of so many tokens costs on top; longer chunks as the last entry
-    floor: float
+    floors: IntArray  # [2, max_rows + 1], ns: of steps with chunks, and of those that only decode
     gaps: IntArray  # [max_rows + 1], ns
 
 
@@ -229,7 +235,14 @@ class FittedStepTimes(msgspec.Struct, frozen=True, kw_only=True):
             ),
         )  # fmt: skip
 
+    def floor_ns(self, rows: int, *, decode_only: bool) -> int:
+        """Part of the steps that were fitted."""
+        return 0
+
     def duration_ns(self, shape: StepShape) -> int:
+        return self.device_ns(shape)
+
+    def device_ns(self, shape: StepShape) -> int:
         if shape.decode_only:
             ns = self._decode_base_ns(shape.rows) + self.decode.kv * shape.kv
         else:
@@ -244,8 +257,8 @@ class FittedStepTimes(msgspec.Struct, frozen=True, kw_only=True):
             ns = ns + self.swap_block_ns * shape.swapped_blocks
         return max(1, round(ns))
 
-    def decode_durations_ns(self, rows: int, kv: IntArray) -> IntArray:
-        """duration_ns of decode-only steps that differ only in kv; the same values to the bit."""
+    def decode_device_ns(self, rows: int, kv: IntArray) -> IntArray:
+        """device_ns of decode-only steps that differ only in kv; the same values to the bit."""
         ns = self._decode_base_ns(rows) + self.decode.kv * kv.astype(np.float64)
         return np.maximum(1, np.rint(ns)).astype(np.int64)
 
@@ -264,7 +277,7 @@ class FittedStepTimes(msgspec.Struct, frozen=True, kw_only=True):
             pair=terms.pair,
             prefill_kv=terms.prefill_kv,
             narrow=np.zeros(1, dtype=np.int64),
-            floor=0.0,
+            floors=np.zeros((2, max_rows + 1), dtype=np.int64),
             gaps=np.array([self.gap_ns(n) for n in range(max_rows + 1)], dtype=np.int64),
         )
 

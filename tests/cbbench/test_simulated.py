@@ -45,6 +45,28 @@ def test_what_a_calibration_does_not_know_is_refused(cbbench: Call, refused: tup
     assert not Path("out").exists()
 
 
+def test_a_slow_host_and_speculation_are_settings_of_the_hardware(cbbench: Call) -> None:
+    run = ("run", "--engine", "simulated", "--hardware", "h100", "--model", "llama-3.1-8b", "--num-requests", 20)
+    times = {}
+    for name, *given in (
+        ("plain",),
+        ("host", "--host-floor-ms", "30"),
+        ("eager", "--host-floor-ms", "eager"),
+        ("draft", "--speculative-tokens", 4, "--acceptance", "0.8", "--draft-cost", "0.05"),
+    ):
+        assert cbbench(*run, "--workload", "prompt=fixed(16);output=fixed(64)", *given, "-o", name).code == 0
+        times[name] = json.loads(Path(name, "run.json").read_text())["summary"]["latency"]["tpot_ms"]["p50"]
+    assert times["host"] == pytest.approx(30, rel=0.01)
+    assert times["eager"] == pytest.approx(32 * 0.38 + 20 * 0.27, rel=0.05)
+    assert times["draft"] < 0.45 * times["plain"]
+    for given, complaint in (
+        (("--host-floor-ms", "slow"), "--host-floor-ms: want milliseconds from 0 to a million, or eager"),
+        (("--acceptance", "0.5"), "--acceptance"),
+        (("--speculative-tokens", "0"), "--speculative-tokens"),
+    ):
+        assert complaint in cbbench(*run, *given, "-o", "x").error_line
+
+
 def test_swapped_blocks_are_paid_for(cbbench: Call) -> None:
     """2 MiB of KV a block over PCIe 5; a block of twice the tokens costs twice as much."""
     for size in (16, 32):

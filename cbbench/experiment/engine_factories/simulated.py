@@ -27,12 +27,23 @@ if TYPE_CHECKING:
 def deployment_of(settings: RunSettings) -> Deployment | None:
     """The GPUs that were asked for; None where the step times are of a run."""
     from engines.simulated.data_sheet import Deployment
+    from engines.simulated.speculation import SpeculationTerms
 
     engine = settings.engine
     if engine.hardware is None:
         return None
+    speculation = None
+    if engine.speculative_tokens is not None:
+        speculation = SpeculationTerms(
+            draft_tokens=engine.speculative_tokens, acceptance=engine.acceptance, draft_cost=engine.draft_cost
+        )
     return Deployment(
-        hardware=engine.hardware, gpus=engine.tensor_parallel, weights=engine.weights_dtype, kv=engine.kv_dtype
+        hardware=engine.hardware,
+        gpus=engine.tensor_parallel,
+        weights=engine.weights_dtype,
+        kv=engine.kv_dtype,
+        host_floor_ms=engine.host_floor_ms,
+        speculation=speculation,
     )
 
 

@@ -13,6 +13,7 @@ from engines.simulated.hardware import HARDWARE, find_hardware
 from engines.simulated.kernel_efficiency import H100
 from engines.simulated.power import blend, power, whole_power
 from engines.simulated.shapes import find_shape
+from engines.simulated.speculation import SpeculationTerms
 from engines.simulated.step_time import StepShape
 from workloads.errors import CbbenchError
 
@@ -71,7 +72,7 @@ def test_gpus_share_weights_and_kv_and_pay_for_joining() -> None:
     assert sixteen_heads.kv == pytest.approx(model("qwen3-30b-a3b").kv / 4)
 
 
-@pytest.mark.parametrize(("hardware", "gpus"), [("rtx4090", 4), ("h100", 3), ("l40s", 2)])
+@pytest.mark.parametrize(("hardware", "gpus"), [("rtx4090", 4), ("h100", 3), ("l40s", 4)])
 def test_gpus_that_no_request_measured_together_are_refused(hardware: str, gpus: int) -> None:
     with pytest.raises(CbbenchError, match="no measured all-reduce") as raised:
         model(hardware=hardware, gpus=gpus)
@@ -107,7 +108,7 @@ def test_vectorised_durations_are_those_of_single_steps() -> None:
     for name in ("llama-3.1-8b", "gemma-3-27b", "mixtral-8x7b"):
         step_times, kv = model(name), np.arange(0, 40_000, 1777)
         singly = [step_times.duration_ns(StepShape(8, 8, positions, 0, 0)) for positions in kv.tolist()]
-        assert step_times.decode_durations_ns(8, kv).tolist() == singly
+        assert step_times.decode_device_ns(8, kv).tolist() == singly
 
 
 def test_a_short_chunk_does_not_fill_the_gpu() -> None:
@@ -145,3 +146,64 @@ def test_the_bits_are_the_same_on_every_machine() -> None:
 )
 def test_a_prediction_says_how_far_the_nearest_published_tables_are(hardware: str, said: str) -> None:
     assert model(hardware=hardware).label == f"UNCALIBRATED: data sheet of {hardware}, shape of llama-3.1-8b; {said}"
+
+
+def test_a_host_that_is_slower_than_the_gpu_bounds_the_step_and_leaves_it_idle() -> None:
+    plain, held = model(), model(host_floor_ms=20.0)
+    small, large = StepShape(1, 1, 100, 0, 0), StepShape(8192, 4, 0, 0, 10_000_000)
+    assert plain.duration_ns(small) == plain.device_ns(small) == held.device_ns(small) < 20_000_000
+    assert held.duration_ns(small) == 20_000_000
+    assert held.duration_ns(large) == plain.duration_ns(large) > 20_000_000
+
+
+def test_an_eager_host_takes_its_time_for_every_layer_and_row() -> None:
+    eager = model("llama-3.1-70b", "a100", gpus=8, host_floor_ms="eager")
+    one, eight = (eager.duration_ns(StepShape(rows, rows, 0, 0, 0)) for rows in (1, 8))
+    assert one == pytest.approx(80 * 0.55e6 + 0.27e6)
+    assert eight - one == pytest.approx(7 * 0.27e6)
+    newer = model("llama-3.1-70b", "h100", gpus=8, host_floor_ms="eager")
+    assert newer.duration_ns(StepShape(1, 1, 0, 0, 0)) == pytest.approx(80 * 0.38e6 + 0.27e6)
+
+
+@given(st.integers(1, 16), st.floats(0.0, 0.99))
+def test_accepted_tokens_follow_the_formula(tokens: int, acceptance: float) -> None:
+    terms = SpeculationTerms(draft_tokens=tokens, acceptance=acceptance, draft_cost=0.0)
+    assert terms.tokens_per_step == pytest.approx((1 - acceptance ** (tokens + 1)) / (1 - acceptance), rel=1e-12)
+
+
+def test_certain_acceptance_gives_every_drafted_token() -> None:
+    assert SpeculationTerms(draft_tokens=4, acceptance=1.0, draft_cost=0.0).tokens_per_step == 5.0
+
+
+def test_speculation_is_acceptance_over_cost_where_reading_weights_takes_longest() -> None:
+    """Leviathan et al.: (1 - p^(K+1)) / (1 - p) / (1 + K c), as verifying five tokens reads the weights once."""
+    terms = SpeculationTerms(draft_tokens=4, acceptance=0.8, draft_cost=0.05)
+    gain = decode_ms(model(), 1) / decode_ms(model(speculation=terms), 1)
+    assert gain == pytest.approx((1 - 0.8**5) / (1 - 0.8) / (1 + 4 * 0.05), rel=0.02)
+
+
+def test_speculation_loses_where_computing_takes_longest() -> None:
+    terms = SpeculationTerms(draft_tokens=4, acceptance=0.5, draft_cost=0.05)
+    assert decode_ms(model(speculation=terms), 512) > 1.5 * decode_ms(model(), 512)
+
+
+def test_speculation_changes_no_step_with_prompts() -> None:
+    terms = SpeculationTerms(draft_tokens=4, acceptance=0.5, draft_cost=0.05)
+    shape = StepShape(700, 40, 30_000, 512, 200_000, 0, 1000)
+    assert model(speculation=terms).duration_ns(shape) == model().duration_ns(shape)
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-3-27b"])
+def test_vectorised_durations_with_speculation_are_those_of_single_steps(name: str) -> None:
+    step_times = model(name, speculation=SpeculationTerms(draft_tokens=3, acceptance=0.7, draft_cost=0.1))
+    kv = np.arange(0, 40_000, 1777)
+    singly = [step_times.device_ns(StepShape(8, 8, positions, 0, 0)) for positions in kv.tolist()]
+    assert step_times.decode_device_ns(8, kv).tolist() == singly
+
+
+def test_two_gpus_on_pcie_are_estimated_and_say_so() -> None:
+    one, two = model(hardware="l40s"), model(hardware="l40s", gpus=2)
+    assert two.weights == pytest.approx(one.weights / 2)
+    assert two.fixed - one.fixed == pytest.approx(2 * 32 * 20e3)
+    assert two.activation > 2 * 32 * 4096 * 2 / 25  # ns per token, at 25 GB/s
+    assert two.label.endswith("no published table of GPUs joined by PCIe was checked: their all-reduce is assumed")

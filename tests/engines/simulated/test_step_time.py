@@ -75,19 +75,19 @@ def test_graph_buckets_pad_decode_only_steps() -> None:
     step_times = msgspec.structs.replace(ROUND, row_buckets=(1, 2, 4, 8))
     cost = [step_times.duration_ns(StepShape(rows, rows, 0, 0, 0)) for rows in (1, 2, 3, 5, 8, 9)]
     assert cost == [1010, 1020, 1040, 1080, 1080, 1090]
-    assert step_times.decode_durations_ns(3, np.array([0, 7])).tolist() == [1040, 1047]
+    assert step_times.decode_device_ns(3, np.array([0, 7])).tolist() == [1040, 1047]
 
 
 def test_no_step_takes_no_time() -> None:
     nothing = msgspec.structs.replace(ROUND, decode=DecodeTerms(step=0.0, row=0.0, kv=0.0))
     assert nothing.duration_ns(StepShape(1, 1, 1, 0, 0)) == 1
-    assert nothing.decode_durations_ns(1, np.array([1])).tolist() == [1]
+    assert nothing.decode_device_ns(1, np.array([1])).tolist() == [1]
 
 
 @given(st.integers(1, 4096), st.lists(st.integers(0, 10**9), min_size=1, max_size=40))
 def test_many_at_once_have_the_bits_of_one_at_a_time(rows: int, kv: list[int]) -> None:
     singly = [STEP_TIMES.duration_ns(StepShape(rows, rows, positions, 0, 0)) for positions in kv]
-    assert STEP_TIMES.decode_durations_ns(rows, np.array(kv)).tolist() == singly
+    assert STEP_TIMES.decode_device_ns(rows, np.array(kv)).tolist() == singly
 
 
 def test_a_model_survives_its_file(tmp_path: Path) -> None:
