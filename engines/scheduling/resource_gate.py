@@ -106,7 +106,7 @@ class ResourceGate:
         if at_ns is None or at_ns > now_ns:
             return Refusal(Blocked.QUOTA, at_ns)
         # hits that no request holds leave the cache, so they count like any other block
-        needs = max(grant.blocks, grant.must_fit)
+        needs = grant.blocks if grant.blocks > grant.must_fit else grant.must_fit
         if grant.hits:
             needs += self._kv.pool.num_cached_of(grant.hits) - len(grant.hits)
         left = self._kv.available - set_aside - needs
@@ -138,7 +138,8 @@ class ResourceGate:
 
     def settle(self, request: Request) -> None:
         """The request has ended, here or where it was handed over to: its tenant pays the tokens that it has used."""
-        self._quotas.settle(request)
+        if self._quotas:
+            self._quotas.settle(request)
 
     def grow(self, slots: IntArray, ends: IntArray) -> None:
         """Take the blocks a step needs. The scheduler has made room; asking for more than there is, is a bug there."""

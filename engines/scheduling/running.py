@@ -238,7 +238,8 @@ class RunningBatch:
     def finish(self, request: Request, *, holds: bool) -> None:
         """A running request has ended. holds: finished requests keep slot and blocks until all of the batch end."""
         slot = request.slot
-        request.computed_peak = max(request.computed_peak, int(self.slots.computed[slot]))
+        if not request.output_tokens:  # how much of its prompt it has cost
+            request.computed_peak = max(request.computed_peak, int(self.slots.computed[slot]))
         if slot in self._arrivals:  # its blocks are written to: the slot is held until `arrived`
             self._close_stint(request)
             self.slots.end(slot)

@@ -66,7 +66,8 @@ class Scheduler:
             raise ValueError(f"request {request.index} is already live")
         request.submitted_ns = now_ns
         self._live[request.index] = request
-        self._stop_ids |= request.stop_token_ids
+        if request.stop_token_ids:
+            self._stop_ids |= request.stop_token_ids
         outcome = Outcome()
         if (reason := rejected or self.gate.never_fits(request)) is not None:
             self.running.traffic.rejected += 1
@@ -79,7 +80,8 @@ class Scheduler:
         """Queue a request that another instance has handed over; at submit it was asked whether it fits here."""
         request.output_limit = request.max_output_tokens
         self._live[request.index] = request
-        self._stop_ids |= request.stop_token_ids
+        if request.stop_token_ids:
+            self._stop_ids |= request.stop_token_ids
         self.waiting.add(request)
 
     def ended_elsewhere(self, request: Request) -> None:
