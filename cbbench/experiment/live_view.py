@@ -20,6 +20,7 @@ from engines.base import Signal
 
 REFRESH_PER_S = 4
 LINE_EVERY_S = 10.0
+SILENT_S = 10.0  # without a token: shown from then on
 WAITING = Text("waiting for the first step …", style="dim")
 
 
@@ -29,6 +30,9 @@ class LiveView:
     def __init__(self, title: str, planned: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.signal: Signal | None = None
         self.kv_peak: float | None = None
+        self.silent_s = 0.0  # since the last token or end of a request, while requests were in flight
+        self._moved: tuple[int, int] | None = None
+        self._moved_ns = 0
         self._title = title
         self._planned = planned
         self._clock = clock
@@ -43,10 +47,14 @@ class LiveView:
     def show(self, signal: Signal) -> None:
         if signal.kv_usage is not None:
             self.kv_peak = max(self.kv_peak or 0.0, signal.kv_usage)
+        moved = (signal.completed, signal.output_tokens)
+        if moved != self._moved or not signal.running + signal.waiting:
+            self._moved, self._moved_ns = moved, signal.t
+        self.silent_s = (signal.t - self._moved_ns) / 1e9
         self.signal = signal
         if self._live is None and self._clock() >= self._line_at_s:
             self._line_at_s = self._clock() + LINE_EVERY_S
-            print(line(self._title, self._planned, signal), file=sys.stderr, flush=True)
+            print(line(self._title, self._planned, signal) + _silence(self.silent_s), file=sys.stderr, flush=True)
 
     def __enter__(self) -> LiveView:
         if self._live is not None:
@@ -59,7 +67,9 @@ class LiveView:
 
     def _draw(self) -> RenderableType:
         signal = self.signal
-        return WAITING if signal is None else panel(self._title, self._planned, signal, self.kv_peak)
+        if signal is None:
+            return WAITING
+        return panel(self._title + _silence(self.silent_s), self._planned, signal, self.kv_peak)
 
 
 def line(title: str, planned: int, signal: Signal) -> str:
@@ -67,6 +77,10 @@ def line(title: str, planned: int, signal: Signal) -> str:
     seconds = signal.t / 1e9
     speed = f"{signal.output_tokens / seconds:,.0f} tok/s so far" if seconds else "no token yet"
     return f"{title}: {signal.completed}/{planned} requests, {speed}, {seconds:.0f} s"
+
+
+def _silence(silent_s: float) -> str:
+    return f", no answer for {silent_s:.0f} s" if silent_s >= SILENT_S else ""
 
 
 def panel(title: str, planned: int, signal: Signal, kv_peak: float | None) -> RenderableType:

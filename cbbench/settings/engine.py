@@ -10,9 +10,9 @@ from msgspec import Meta, Struct, field
 from cbbench.settings.facts import ONCE, OPENAI, OURS, REFERENCE, SERVER, SET, SHOWN, SIMULATED, setting
 
 if TYPE_CHECKING:
-    from cbbench.settings.values import ExtraBody, Header
+    from cbbench.settings.values import ExtraBody, FailuresAllowed, Header
 else:
-    ExtraBody = Header = object  # their module loads NumPy
+    ExtraBody = FailuresAllowed = Header = object  # their module loads NumPy
 
 _of_engine = partial(setting, panel="Engine")
 _of_model = partial(setting, panel="Engine", unswept=ONCE, loaded_once=True, served=True)
@@ -309,6 +309,41 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
         Meta(
             description="Certificates to trust instead of the system's. Default: none.",
             extra=_of_server("FILE", unswept=SERVER),
+        ),
+    ] = None
+    insecure: Annotated[
+        bool,
+        Meta(
+            description="Do not verify the server's certificate. Default: verified.",
+            extra=_of_server(hashed="if-set", unswept=SERVER, switch=True),
+        ),
+    ] = False
+    cert: Annotated[
+        str | None,
+        Meta(
+            description="Client certificate, for a server that wants one: a PEM file. Default: none.",
+            extra=_of_server("FILE", hashed="if-set", unswept=SERVER),
+        ),
+    ] = None
+    key: Annotated[
+        str | None,
+        Meta(
+            description="Its key, if that is not in the file of `cert`. Default: there.",
+            extra=_of_server("FILE", hashed="if-set", unswept=SERVER, needs={"cert": SET}),
+        ),
+    ] = None
+    max_failures: Annotated[
+        FailuresAllowed | None,
+        Meta(
+            description="Stop the run once more requests than this have failed: a number, or a share of those that "
+            "have ended (of at least 20), as in 5%. Default: it goes on.",
+            extra=_of_server(
+                "N|P%",
+                hashed="never",
+                unswept=SHOWN,
+                given=str | int,
+                parse="cbbench.settings.values:parse_max_failures",
+            ),
         ),
     ] = None
     scrape: Annotated[

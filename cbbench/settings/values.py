@@ -63,6 +63,13 @@ class TenantWeight(FromText, frozen=True):
     weight: float
 
 
+class FailuresAllowed(FromText, frozen=True):
+    """Failed requests that a run may have: a number, or a share of those that have ended."""
+
+    count: int | None
+    share: float | None
+
+
 class _Limits(msgspec.Struct, forbid_unknown_fields=True):
     max_num_seqs: AtLeastOne | None = None
     kv_blocks: AtLeastOne | None = None
@@ -143,6 +150,22 @@ def parse_host_floor_ms(given: str | float) -> float | Literal["eager"]:
     if not 0 <= floor_ms <= 1e6:
         raise ValueError(f"want milliseconds from 0 to a million, or eager, got {given!r}")
     return floor_ms
+
+
+def parse_max_failures(given: str | int) -> FailuresAllowed:
+    """A number of requests, or a share like 5%."""
+    text = str(given)
+    try:
+        if text.endswith("%"):
+            percent = float(text[:-1])
+            if not 0 <= percent < 100:
+                raise ValueError(text)
+            return FailuresAllowed(text, None, percent / 100)
+        if not text.isdigit():
+            raise ValueError(text)
+        return FailuresAllowed(text, int(text), None)
+    except ValueError:
+        raise ValueError(f"want a whole number, or a share below 100% like 5%, got {given!r}") from None
 
 
 def parse_connections(given: str | int) -> int | Literal["reuse", "new"]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from engines.base import WHOLE_REASONS
 from engines.remote.headers import retry_after_s
-from engines.remote.sse import SseEvent, SseParser
+from engines.remote.sse import MOST_UNFINISHED_BYTES, SseEvent, SseParser, UnendingEventError
 from engines.remote.usage import OutputCount, output_count
 
 FailureKind = Literal[
@@ -101,7 +101,13 @@ class StreamedAnswer:
     def body(self, data: bytes, at_ns: int) -> None:
         self.last_byte_ns = at_ns
         if self._sse is not None:
-            for event in self._sse.feed(data):
+            try:
+                events = self._sse.feed(data)
+            except UnendingEventError:
+                self.fail(f"an event that does not end: {MOST_UNFINISHED_BYTES:,} bytes of it came")
+                self._sse, self.done = None, True  # nothing of it is kept, and the connection is closed
+                return
+            for event in events:
                 if not self.done:
                     self._interpret(self, event, at_ns)
         elif self._json is not None:

@@ -11,10 +11,12 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from engines.remote.addresses import Address, reachable
+from engines.remote.failure_limit import MostFailures
 from engines.remote.headers import Headers, hide, merged
 from engines.remote.paths import Api, ServerPaths
 from engines.remote.proxies import refuse_proxy
 from engines.remote.templates import has_names
+from engines.remote.tls import context_of
 from workloads.errors import CbbenchError
 
 PromptForm = Literal["auto", "ids", "text"]
@@ -28,6 +30,9 @@ class RemoteConfig:
     api_key: str | None = field(default=None, repr=False)
     headers: Headers = field(default=(), repr=False)  # of every request; they replace cbbench's own
     ca_file: str | None = None  # trusted instead of the system's certificate authorities
+    insecure: bool = False  # verify no certificate
+    cert_file: str | None = None  # of the client; with its key, unless that is in key_file
+    key_file: str | None = None
     prompt_form: PromptForm = "auto"  # auto: token ids where the server takes them, else text
     prompt_seed: int = 0
     token_ids: tuple[int, int] = (1000, 8000)  # prompts draw from [low, high): in every large vocabulary, never special
@@ -43,6 +48,7 @@ class RemoteConfig:
     workers: int | Literal["auto"] = 1
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 600.0  # without a byte of the response
+    max_failures: MostFailures | None = None  # the run stops at the first one above; None: it goes on
     request_timeout_s: float | None = None  # from sending to the end of the response; None: no limit
     # reuse: opened when a request has none; new: one for every request; a number: so many are opened before the run.
     connections: Literal["reuse", "new"] | int = "reuse"
@@ -136,12 +142,5 @@ def resolve(config: RemoteConfig, field: str = "url") -> Target:
         # Both ::1 and 127.0.0.1, and many servers listen on one of them only.
         one=parts.hostname == "localhost",
     )
-    tls = _tls(config) if parts.scheme == "https" else None
+    tls = context_of(config) if parts.scheme == "https" else None
     return Target(parts.hostname, port, ServerPaths.of(parts.path, parts.query, config.api), addresses, left_out, tls)
-
-
-def _tls(config: RemoteConfig) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=config.ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise CbbenchError("ca_file", f"cannot read certificates from {config.ca_file}: {error}") from None

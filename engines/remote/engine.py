@@ -9,12 +9,14 @@ import msgspec
 
 from engines.base import ClientReport, Observer, PartialRun, RunRecord
 from engines.remote.config import RemoteConfig, Target, resolve
+from engines.remote.failure_limit import FailureLimit, MostFailures
 from engines.remote.load_client import LoadResult, run_in_this_process
-from engines.remote.preflight import choose_request_format
+from engines.remote.preflight import choose_request_format, not_adapted
 from engines.remote.request_bodies import RequestFormat
 from engines.remote.scrape import MetricsPage, ScrapedObserver, Scraper
 from engines.remote.server_info import ServerInfo, read_server_info
 from engines.remote.workers import run_in_workers, worker_count
+from workloads.errors import ExitCode
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 
@@ -40,10 +42,14 @@ class RemoteEngine:
         request_format = choose_request_format(self.config, self.target, self.server, plan, pacing, observer)
         request_format = request_format.with_request_ids()
         run = self._run_scraped if self.config.scrape else self._run
-        result = run(request_format, plan, pacing, observer)
+        limit = FailureLimit(observer, self.config.max_failures or MostFailures())
+        result = run(request_format, plan, pacing, limit)
         if result.problem is not None:
             why, exit_code = result.problem
             raise PartialRun(f"{why}; {len(result.record)} of {len(plan)} requests had ended", exit_code, result.record)
+        if limit.exceeded:
+            why = f"the run was stopped, as `max_failures` was exceeded: {limit.problem}"
+            raise PartialRun(why, ExitCode.LOAD_INVALID, result.record)
         return result.record
 
     def _run(self, request_format: RequestFormat, plan: RequestPlan, pacing: Pacing, observer: Observer) -> LoadResult:
@@ -53,7 +59,7 @@ class RemoteEngine:
         else:
             result = run_in_this_process(request_format, self.target, plan, pacing, observer)
         report = result.stats.report(open_loop=pacing.rate_per_s is not None, workers=workers)
-        notes = self.server.notes + request_format.notes
+        notes = self.server.notes + request_format.notes + not_adapted(request_format, result.record)
         self.client = msgspec.structs.replace(
             report, notes=notes, prefixes_shared=plan.shares_prefixes, streamed=self.config.stream
         )

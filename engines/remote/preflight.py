@@ -83,6 +83,18 @@ def _refuse_failures(config: RemoteConfig, rows: Sequence[RequestRow]) -> None:
     raise CbbenchError(None, f"{why}; a warm-up of 0 requests measures it all the same", ExitCode.SERVER)
 
 
+def not_adapted(request_format: RequestFormat, record: RunRecord) -> tuple[str, ...]:
+    """A note where measured requests were refused for what a warm-up, which was not asked for, would have found."""
+    refused = _refusal(record) if request_format.config.warmup_requests == 0 else None
+    if refused is None:
+        return ()
+    body = request_format.body(RequestSpec(prompt="", output_tokens=1))
+    found = adapted(request_format.config, own_fields(body, request_format.config), refused.error or "")
+    if found is None:
+        return ()
+    return (f"warmup is 0, so that nothing was adapted to the server; with a warm-up: {'; '.join(found[1])}",)
+
+
 def _adapt(
     request_format: RequestFormat, target: Target, probe: RequestPlan, quiet: WarmupObserver
 ) -> tuple[RequestFormat, RunRecord]:

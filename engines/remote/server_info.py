@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 
 from engines.remote.config import RemoteConfig, Target
+from engines.remote.tls import tls_problem
 from workloads.errors import CbbenchError, ExitCode
 
+ALERT_S = 1.0
 MAX_NAMES = 8  # of served models, in a message
 
 
@@ -141,9 +143,11 @@ def _get(config: RemoteConfig, target: Target, path: str) -> tuple[int, bytes]:
         connection.request("GET", path, headers=config.caller)
         response = connection.getresponse()
         return response.status, response.read()
-    except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
-        hint = "" if target.tls else "; is it https://?"
-        raise CbbenchError("url", f"{config.url} does not speak HTTP: {_line(error)}{hint}") from None
+    except (http.client.HTTPException, ConnectionResetError, BrokenPipeError, ssl.SSLError) as error:
+        if target.tls is not None:
+            _raise_alert(config, target)
+        said = f"{config.url} does not speak HTTP: {_line(error)}"
+        raise CbbenchError("url", f"{said}; {_doubt(config) if target.tls else 'is it https://?'}") from None
     except OSError as error:  # refused, unreachable, timed out
         raise CbbenchError(None, f"no server answers at {config.url}: {_line(error)}", ExitCode.SERVER) from None
     finally:
@@ -166,12 +170,32 @@ def connect(config: RemoteConfig, target: Target) -> socket.socket:
 def _with_tls(config: RemoteConfig, target: Target, tls: ssl.SSLContext, sock: socket.socket) -> socket.socket:
     try:
         return tls.wrap_socket(sock, server_hostname=target.host)
-    except ssl.SSLCertVerificationError as error:
-        why = f"its certificate is not trusted: {error.verify_message}; `ca_file` names an authority to trust"
-        raise CbbenchError(None, f"{config.url}: {why}") from None
     except (ssl.SSLError, TimeoutError, ConnectionResetError) as error:
-        why = f"no TLS with this server ({_line(error)}); is it http://?"
+        if isinstance(error, ssl.SSLError) and (problem := tls_problem(error, config, target.host)) is not None:
+            raise problem from None
+        why = f"no TLS with this server ({_line(error)}); is it http://?, or {_doubt(config)}"
         raise CbbenchError("url", f"{config.url}: {why}") from None
+
+
+def _raise_alert(config: RemoteConfig, target: Target) -> None:
+    """Raises CbbenchError where the server ends a connection with a TLS alert about a certificate. By TLS 1.3 it comes
+    after the handshake, and may be lost where a request is under way."""
+    try:
+        with connect(config, target) as sock:
+            sock.settimeout(ALERT_S)
+            sock.recv(1)
+    except ssl.SSLError as error:
+        if (problem := tls_problem(error, config, target.host)) is not None:
+            raise problem from None
+    except OSError:
+        return
+
+
+def _doubt(config: RemoteConfig) -> str:
+    """What a server may mean that closes a TLS connection without a word."""
+    if config.cert_file is not None:
+        return f"does it refuse the client certificate {config.cert_file}?"
+    return "does it want a client certificate (`cert`)?"
 
 
 def _line(error: Exception) -> str:

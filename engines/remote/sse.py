@@ -11,6 +11,13 @@ from typing import NamedTuple
 BOM = b"\xef\xbb\xbf"
 
 
+MOST_UNFINISHED_BYTES = 16 * 1024 * 1024  # since the last event: more than any model or tool call needs
+
+
+class UnendingEventError(Exception):
+    """MOST_UNFINISHED_BYTES came and no event ended."""
+
+
 class SseEvent(NamedTuple):
     data: bytes
     type: bytes = b"message"
@@ -20,7 +27,8 @@ class SseEvent(NamedTuple):
 class SseParser:
     """feed() takes the stream in pieces of any size and returns the events that each piece completes.
 
-    An unfinished event at the end of the stream is dropped, as in the standard.
+    An unfinished event at the end of the stream is dropped, as in the standard. feed() raises UnendingEventError where
+    one does not end.
     """
 
     def __init__(self) -> None:
@@ -29,6 +37,7 @@ class SseParser:
         self._data: list[bytes] = []
         self._type = b""
         self._partial: list[bytes] = []  # pieces of a line that has not ended; joined once, so long lines stay linear
+        self._unfinished_bytes = 0  # since the last event
         self._after_cr = False  # the last piece ended in CR: a LF at the start of the next one belongs to it
         self._head: bytes | None = b""  # the first bytes, until it is known whether they are a byte order mark
 
@@ -62,6 +71,9 @@ class SseParser:
                 self._field(line)
             else:
                 self._dispatch(events)
+        self._unfinished_bytes = 0 if events else self._unfinished_bytes + len(piece)
+        if self._unfinished_bytes > MOST_UNFINISHED_BYTES:
+            raise UnendingEventError
         return events
 
     def _is_plain(self, piece: bytes) -> bool:

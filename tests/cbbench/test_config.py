@@ -183,6 +183,7 @@ def example_of(name: str) -> object:
         "header": ["X-A: b"],
         "omit": ["temperature"],
         "connections": "new",
+        "max_failures": "5%",
         "request_timeout": 5.0,
         "extra_body": "{}",
         "prompt_buckets": "8",
@@ -207,6 +208,17 @@ def test_only_fields_that_cbbench_sends_can_be_omitted() -> None:
     assert settings.server.omit == ("temperature", "user")
     with pytest.raises(CbbenchError, match=r"want one of model, max_tokens, .* got 'messages'"):
         build_settings({"url": "http://127.0.0.1:9", "omit": ["messages"]})
+
+
+def test_failures_allowed_are_a_number_or_a_share() -> None:
+    for given, count, share in (("0", 0, None), (12, 12, None), ("5%", None, 0.05), ("0%", None, 0.0)):
+        allowed = build_settings({"url": "http://127.0.0.1:9", "max_failures": given}).server.max_failures
+        assert allowed is not None
+        assert (allowed.count, allowed.share) == (count, share)
+    for wrong in ("-1", "100%", "many", "%", "nan%", 1.5):
+        with pytest.raises(CbbenchError) as caught:
+            build_settings({"url": "http://127.0.0.1:9", "max_failures": wrong})
+        assert caught.value.field == "max_failures"
 
 
 def test_connections_are_a_word_or_a_number() -> None:

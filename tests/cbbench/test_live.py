@@ -41,3 +41,23 @@ def test_without_a_terminal_a_line_every_ten_seconds(capsys: pytest.CaptureFixtu
             told.append(capsys.readouterr())
     line = "continuous: 5/20 requests, 500 tok/s so far, 4 s\n"
     assert told == [("", ""), ("", ""), ("", line), ("", ""), ("", ""), ("", line)]
+
+
+def test_a_silence_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    def at(seconds: float, **more: int) -> Signal:
+        whole = {name: getattr(SNAPSHOT, name) for name in Signal.__struct_fields__}
+        return Signal(**whole | {"t": round(seconds * 1e9)} | more)
+
+    now = 0.0
+    with LiveView("openai", 20, clock=lambda: now) as view:
+        told = []
+        for now, signal in (  # noqa: B007  # the clock reads it
+            (10.0, at(10)),
+            (21.0, at(21)),  # 11 s after the last token
+            (32.0, at(32, output_tokens=2001)),
+            (43.0, at(43, output_tokens=2001, running=0, waiting=0)),  # nothing is due
+        ):
+            view.show(signal)
+            told.append(capsys.readouterr().err)
+    assert ["no answer for" in text for text in told] == [False, True, False, False]
+    assert "21 s, no answer for 11 s" in told[1]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from email.utils import formatdate
 
 import pytest
 
+from engines.remote.failure_limit import MostFailures
 from engines.remote.headers import retry_after_s
 from tests.wire.driving import load
 from tests.wire.fake import GOOD, HEAD, Call, FakeServer, chunk, plain, text
@@ -61,3 +63,49 @@ def test_forms_of_retry_after() -> None:
     assert retry_after_s(formatdate(time.time() - 60, usegmt=True)) == 0
     for wrong in ("", "soon", "-5", "1.5", "9" * 30, "Fri, 99 Foo 2026"):
         assert retry_after_s(wrong) is None
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("most", "least_ended"), [(MostFailures(count=2), 3), (MostFailures(share=0.1), 3)], ids=["number", "share"]
+)
+def test_too_many_failures_stop_the_run(workers: int, most: MostFailures, least_ended: int) -> None:
+    async def script(call: Call) -> None:
+        await call.pause(0.01)
+        await call.send(plain("500 Internal Server Error", b"CUDA out of memory"))
+
+    with FakeServer(script) as server:
+        ran = load(server, requests=400, concurrency=2, max_failures=most, workers=workers)
+    assert ran.problem is not None
+    assert ran.problem.exit_code == 7
+    assert "requests failed" in str(ran.problem)
+    assert "CUDA out of memory" in str(ran.problem)
+    assert least_ended <= len(ran.record) < 200
+
+
+def test_few_failures_do_not_stop_it() -> None:
+    async def script(call: Call) -> None:
+        await call.send(plain("500 Internal Server Error", b"no") if call.number % 20 == 0 else GOOD)
+
+    ran = load(script, requests=60, concurrency=1, max_failures=MostFailures(share=0.1))
+    assert (ran.problem, len(ran.record)) == (None, 60)
+    ran = load(script, requests=60, concurrency=1, max_failures=MostFailures(count=3))
+    assert (ran.problem, len(ran.record)) == (None, 60)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"], ids=["a line", "an event"])
+def test_an_event_that_does_not_end_is_bounded(end: bytes) -> None:
+    async def script(call: Call) -> None:
+        if call.number:
+            await call.send(GOOD)
+            return
+        await call.send(HEAD)
+        piece = chunk(b"data: " + b"x" * 2**20 + end)
+        with suppress(ConnectionError):
+            for _ in range(64):
+                await call.send(piece)
+        call.close()
+
+    ran = load(script, requests=2, concurrency=1)
+    assert ran.failures == ["stream_error", None]
+    assert "does not end" in (ran.record.rows[0].error or "")

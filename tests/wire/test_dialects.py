@@ -103,3 +103,13 @@ def test_fields_to_omit() -> None:
         load(server, omit=("temperature",), extra_body={"temperature": 0.3})
     assert not {"temperature", "stream_options", "model"} & server.bodies[0].keys()
     assert server.bodies[1]["temperature"] == 0.3
+
+
+def test_without_a_warmup_nothing_is_adapted_and_it_is_said() -> None:
+    async def script(call: Call) -> None:
+        await call.send(plain("400 Bad Request", openai("max_tokens").encode()))
+
+    ran = load(script, requests=3)
+    assert ran.failures == ["http_4xx"] * 3
+    (note,) = [one for one in ran.report.notes if "warmup is 0" in one]
+    assert "sent as max_completion_tokens" in note

@@ -58,7 +58,9 @@ class OpenAIFactory:
     def _engine(self, settings: RunSettings) -> RemoteEngine:
         from engines.remote.config import RemoteConfig
         from engines.remote.engine import RemoteEngine
+        from engines.remote.failure_limit import MostFailures
 
+        allowed = settings.server.max_failures
         assert settings.server.url is not None
         return RemoteEngine(
             RemoteConfig(
@@ -68,6 +70,10 @@ class OpenAIFactory:
                 api_key=_api_key(),
                 headers=tuple((one.name, one.value) for one in settings.server.header),
                 ca_file=settings.server.ca_file,
+                insecure=settings.server.insecure,
+                cert_file=settings.server.cert,
+                key_file=settings.server.key,
+                max_failures=None if allowed is None else MostFailures(allowed.count, allowed.share),
                 prompt_form=settings.server.prompt_form,
                 prompt_seed=settings.workload.prompt_seed,
                 ignore_eos=settings.workload.ignore_eos,
