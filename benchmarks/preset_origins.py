@@ -31,7 +31,7 @@ DESCRIPTIONS = {
     "mooncake-conversation": "Long conversations with the Kimi chat service, 2024: 12,000 tokens in, up to 126,000",
     "mooncake-synthetic": "Long documents and questions on them, put together by Mooncake: 15,000 tokens in, 150 out",
     "deepseek-r1": "A DeepSeek-R1 service of Alibaba, one day: outputs with reasoning, 1,500 tokens and up to 32,768",
-    "claude-code": "Calls of Claude Code, 2025: 117,000 tokens in and 437 out on average",
+    "claude-code": "Calls of Claude Code, 2025: 117,000 tokens in and 438 out on average",
     "arxiv-summarization": "Summaries of arXiv papers, Llama-2 tokens, kept below 4,096 in total",
     "sharegpt": "ShareGPT chats with their history as prompt, Llama-2 tokens, kept below 8,192 in total and 1,024 out",
 }

@@ -13,19 +13,21 @@ from workloads.columns import IntColumn
 from workloads.rates import NS, RateSchedule, Stage
 
 RAMP_PARTS = 8
+MOST_CUT_RAMPS = 8  # with more, as of a wave, each ramp is one part: a table has to be read
 REQUESTS_PER_PART = 25  # at least, on average
 
 
 @dataclass(frozen=True)
 class Span:
     """One stage, or a part of a ramp. key: as in [stage=3] or [stage=3.2]; "then" for the time after the last stage.
-    end_s: infinite for the last one."""
+    end_s: infinite for the last one. cut: whether a ramp has parts"""
 
     key: str
     name: str  # "3: 16 for 60s", of a part "3.2: 6.5–9"
     stage: Stage
     start_s: float
     end_s: float
+    cut: bool = True
 
     def holds(self, at_ns: IntColumn) -> BoolArray:
         """bool: which of these times are in it."""
@@ -40,7 +42,7 @@ class Span:
     def parts(self) -> tuple[Span, ...]:
         """A ramp in parts of equal length, each with enough requests for its numbers; a constant rate is one part."""
         stage, fit = self.stage, int(min(self.stage.requests / REQUESTS_PER_PART, RAMP_PARTS))
-        if stage.from_per_s == stage.to_per_s or fit < 2:
+        if stage.from_per_s == stage.to_per_s or fit < 2 or not self.cut:
             return (self,)
         edges_s = np.linspace(self.start_s, self.end_s, fit + 1).tolist()
         rates = np.linspace(stage.from_per_s, stage.to_per_s, fit + 1).tolist()
@@ -76,9 +78,10 @@ class Stages:
     @cached_property
     def spans(self) -> tuple[Span, ...]:
         starts_s = [*self.rates.starts_s.tolist(), float("inf")]
+        ramps = sum(stage.from_per_s != stage.to_per_s for stage in self.rates.given)
         keys = [*(str(number) for number in range(1, len(self.rates.given) + 1)), "then"]
         return tuple(
-            Span(keys[at], name, stage, starts_s[at], starts_s[at + 1])
+            Span(keys[at], name, stage, starts_s[at], starts_s[at + 1], ramps <= MOST_CUT_RAMPS)
             for at, (name, stage) in enumerate(zip(self.rates.names, self.rates.stages, strict=True))
         )
 

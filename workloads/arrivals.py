@@ -3,6 +3,8 @@
     constant    equal gaps
     poisson     exponential gaps
     gamma:CV    gamma gaps with that coefficient of variation: CV 1 is poisson, above it is burstier
+    mmpp:F:S:G  Poisson arrivals F times as fast during a share S of the time (bursts.py)
+    onoff:S:G   Poisson arrivals during a share S of the time, and silence in the rest (bursts.py)
     trace       the gaps of the workload's own trace, in their order, scaled to a mean of one
 
 The first request arrives at 0. Requests all at once and the closed loop belong to Pacing.
@@ -15,10 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workloads.bursts import Phases
 from workloads.columns import IntColumn
 from workloads.errors import CbbenchError
 from workloads.plan import UGAP
 from workloads.sampling import ARRIVALS, bit_stream, cell_of, gamma, whole
+
+PROCESSES = "constant, poisson, gamma:CV, mmpp:FACTOR:SHARE:GAPS, onoff:SHARE:GAPS or trace"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +54,11 @@ def unit_arrivals(arrival: str, count: int, seed: int, trace: TraceGaps | None =
             raise CbbenchError(
                 "arrival",
                 "trace: this workload has no arrival times of its own; "
-                "choose constant, poisson or gamma:CV, or a file with a column arrival_s",
+                "choose constant, poisson, gamma:CV, mmpp or onoff, or a file with a column arrival_s",
             )
         return _from_trace(trace, count, seed)
+    if (phases := Phases.parse(arrival)) is not None:
+        return phases.arrivals(count, seed)
     grid = whole(UGAP * gamma(_cv(arrival)))
     gaps = grid[cell_of(bit_stream(seed, ARRIVALS).random_raw(max(count - 1, 0)))]
     return _accumulate(gaps)[:count]
@@ -60,7 +67,11 @@ def unit_arrivals(arrival: str, count: int, seed: int, trace: TraceGaps | None =
 def requests_to_fill(gaps: float, arrival: str) -> int:
     """How many requests last for `gaps` mean gaps. Where gaps are drawn, a margin covers a draw of short ones: five
     standard deviations, and the requests that a bursty process sends at once. Raises CbbenchError."""
-    cv = 0.0 if arrival in ("constant", "trace") else _cv(arrival)  # the gaps of a trace are scaled to their number
+    if arrival in ("constant", "trace"):  # the gaps of a trace are scaled to their number
+        cv = 0.0
+    else:
+        phases = Phases.parse(arrival)
+        cv = _cv(arrival) if phases is None else math.sqrt(phases.dispersion)
     return max(1, math.ceil(round(gaps, 6) + 5 * cv * math.sqrt(gaps) + 8 * cv * cv))
 
 
@@ -70,7 +81,7 @@ def _cv(arrival: str) -> float:
         return 1.0
     name, _, text = arrival.partition(":")
     if name != "gamma":
-        raise CbbenchError("arrival", f"unknown process '{arrival}'; want constant, poisson, gamma:CV or trace")
+        raise CbbenchError("arrival", f"unknown process '{arrival}'; want {PROCESSES}")
     try:
         cv = float(text)
     except ValueError:

@@ -1,6 +1,7 @@
 """A rate that changes over time: stages with a constant rate, or one that rises or falls linearly.
 
     2 for 60s, 8 for 60s, 2        two requests per second for a minute, eight for the next, then two again
+    2~20 every 24h for 48h         from two to twenty and back in the course of a day, along a cosine, for two days
     2..20 for 2m                   from two to twenty per second within two minutes, and then twenty
 
 Arrivals are moved by a change of time. The unit arrivals of a plan count mean gaps, so request i is due when the rate
@@ -14,6 +15,7 @@ gives the same times to the bit as that rate.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +30,7 @@ NS = 1_000_000_000
 LEAST_PER_S = 1e-6  # except 0: below it a request could be due after the largest int64 of ns
 MOST_PER_S = 1e6
 MOST_S = 1e7
-EXAMPLE = "'2 for 60s, 8 for 60s, 2' or '2..20 for 2m'"
+EXAMPLE = "'2 for 60s, 8 for 60s, 2', '2..20 for 2m' or '2~20 every 24h for 48h'"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _STAGE = re.compile(rf"{_NUMBER}(?:\.\.{_NUMBER})?(?:\s+for\s+{_NUMBER}\s*([smh]))?")
@@ -67,7 +69,7 @@ class RateSchedule:
     @staticmethod
     def parse(text: str) -> RateSchedule:
         """Raises ValueError with a one-line message."""
-        stages = [_stage(part.strip()) for part in text.split(",")]
+        stages = [stage for part in text.split(",") for stage in _stages(part.strip())]
         for stage in stages[:-1]:
             if stage.lasts_s == float("inf"):
                 raise ValueError(f"'{stage}' is not the last stage, so it needs a length, as in {stage} for 60s")
@@ -173,6 +175,36 @@ def read_rate(value: float | str) -> float | RateSchedule:
 def _written(number: float) -> str:
     """In full and without an exponent: a report reads the schedule again out of run.json."""
     return np.format_float_positional(number, trim="-")
+
+
+_WAVE = re.compile(rf"{_NUMBER}~{_NUMBER}\s+every\s+{_NUMBER}\s*([smh])\s+for\s+{_NUMBER}\s*([smh])")
+_PIECES = 12  # straight ones that a wave is drawn with: at most 1.7 % of its height off
+_MOST_PIECES = 2_000
+
+
+def _stages(text: str) -> list[Stage]:
+    """One stage, or the pieces of a wave: mid - half * cos(2 pi t / period), exact where two pieces meet."""
+    found = _WAVE.fullmatch(text)
+    if found is None:
+        if "~" in text:
+            raise ValueError(f"cannot read '{text}'; a wave is written as in 2~20 every 24h for 48h")
+        return [_stage(text)]
+    low, high, period, period_unit, lasts, lasts_unit = found.groups()
+    ends = [_stage(f"{rate} for {lasts}{lasts_unit}").from_per_s for rate in (low, high)]  # within the bounds
+    piece_s = float(period) * _UNITS[period_unit] / _PIECES
+    lasts_s = float(lasts) * _UNITS[lasts_unit]
+    if not piece_s > 0 or lasts_s / piece_s > _MOST_PIECES:
+        raise ValueError(f"'{text}' has more than {_MOST_PIECES // _PIECES} waves; use a longer period")
+    root = 3**0.5 / 2
+    cosines = (1.0, root, 0.5, 0.0, -0.5, -root, -1.0, -root, -0.5, 0.0, 0.5, root)  # of 0, 30, ... 330 degrees
+    middle, half = (ends[1] + ends[0]) / 2, (ends[1] - ends[0]) / 2
+    rates = [round(middle - half * cosine, 6) for cosine in cosines]
+    stages = []
+    for at in range(math.ceil(round(lasts_s / piece_s, 9))):
+        first, last = rates[at % _PIECES], rates[(at + 1) % _PIECES]
+        part = min(1.0, lasts_s / piece_s - at)
+        stages.append(Stage(first, first + (last - first) * part, piece_s * part))
+    return stages
 
 
 def _stage(text: str) -> Stage:

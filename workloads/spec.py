@@ -145,7 +145,7 @@ def build_plan(
 ) -> RequestPlan:
     """The plan of `num_requests` requests that `spec` describes: the same arguments give the same plan on any machine.
 
-    arrival        constant, poisson, gamma:CV or trace; see arrivals.py
+    arrival        constant, poisson, gamma:CV, mmpp:..., onoff:... or trace; see arrivals.py
     max_model_len  most tokens of prompt + output in one request; None: no limit. Presets and distributions redraw a
                    pair that exceeds it (`outside_context` is the share redrawn). Files and fixed lengths are not
                    altered: with misfit "error" they raise; with "reject" the engine rejects them

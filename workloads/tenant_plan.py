@@ -9,7 +9,6 @@ but not its answer.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -21,6 +20,7 @@ from workloads.errors import CbbenchError
 from workloads.plan import Note, RequestPlan
 from workloads.sampling import SESSIONS, TENANTS, bit_stream
 from workloads.spec import Misfit, check_numbers, open_workload
+from workloads.tenant_arrivals import merged_arrivals, own_seed
 from workloads.tenants import Tenant, parse_tenants, refuse_tenant
 
 _DRAW_BITS = 32
@@ -47,7 +47,7 @@ def build_tenant_plan(
         raise CbbenchError(
             "arrival",
             "trace: `tenants` share one arrival process, and none of their traces is that of all; "
-            "choose constant, poisson or gamma:CV",
+            "choose constant, poisson, gamma:CV, mmpp or onoff",
         )
     arrivals, tenant_of = _sequence(parsed, num_requests, seed, arrival)
     columns = {name: np.empty(num_requests, dtype=np.int64) for name in ("prompt_tokens", "output_tokens", "priority")}
@@ -64,7 +64,7 @@ def build_tenant_plan(
             if tenant.priority is not None:
                 columns["priority"][at] = tenant.priority
             if tenant.sessions:
-                turns = take_turns(own, tenant.sessions, _own_seed(tenant, seed), max_model_len)
+                turns = take_turns(own, tenant.sessions, own_seed(tenant, seed), max_model_len)
                 columns["prompt_tokens"][at] = turns.prompt_tokens
                 session[at] = sessions + turns.lane + turns.ended * all_sessions
             # The arrival times of a tenant's own file are never used.
@@ -101,8 +101,11 @@ def _sequence(tenants: tuple[Tenant, ...], count: int, seed: int, arrival: str) 
                 f"burst={burst.after}:{burst.requests} starts with request {burst.after} of those drawn by weight, but "
                 f"`num_requests` {count} leaves {max(by_weight, 0)} of them beside the bursts",
             )
-    tenant_of = _draw_tenants(tenants, by_weight, seed)
-    arrivals = unit_arrivals(arrival, by_weight, seed)
+    if any(tenant.arrival is not None for tenant in tenants):
+        arrivals, tenant_of = merged_arrivals(tenants, by_weight, seed, arrival)
+    else:
+        tenant_of = _draw_tenants(tenants, by_weight, seed)
+        arrivals = unit_arrivals(arrival, by_weight, seed)
     columns = np.array([(index, burst.after, burst.requests) for index, burst in bursts], dtype=np.int64).reshape(-1, 3)
     burst_tenant, after = np.repeat(columns[:, :2], columns[:, 2], axis=0).T
     return np.insert(arrivals, after, arrivals[after - 1]), np.insert(tenant_of, after, burst_tenant)
@@ -132,7 +135,7 @@ def _own_plan(
             )
         return own.plan(
             num_requests=count,
-            seed=_own_seed(tenant, seed),
+            seed=own_seed(tenant, seed),
             arrival="constant",
             max_model_len=max_model_len,
             misfit=misfit,
@@ -141,11 +144,6 @@ def _own_plan(
         if error.field == "tenants":
             raise
         refuse_tenant(tenant.name, error.message)
-
-
-def _own_seed(tenant: Tenant, seed: int) -> int:
-    # By name and not by position: the order and the number of the tenants change no tenant's lengths.
-    return int.from_bytes(hashlib.sha256(f"{seed} {tenant.name}".encode()).digest()[:8], "little")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,9 @@
                       would exceed the context ends, and a new one starts in its place
     prefix=N          its prompts begin with the same N tokens, a system prompt; shorter prompts with as many of them as
                       they have tokens
+    arrival=DIST      an arrival process of its own, as `arrival` takes it: constant, poisson, gamma:CV, mmpp:... or
+                      onoff:...; its mean rate is its weight's share of the whole. Default: all tenants that name none
+                      share the run's
     burst=AFTER:N     N more requests at once, with the AFTER-th request of the others; with weight=0 only these
 
 The tenant of a request and the lengths of each tenant's requests are drawn from separate streams: a new tenant or
@@ -51,6 +54,7 @@ class Tenant:
     sessions: int = 0  # 0: none
     burst: Burst | None = None
     prefix_tokens: int = 0  # 0: none
+    arrival: str | None = None  # None: shares the run's
 
 
 def parse_tenants(text: str) -> tuple[Tenant, ...]:
@@ -115,6 +119,12 @@ def _spec(text: str) -> str:
     return inner
 
 
+def _arrival(text: str) -> str:
+    if not text or text == "trace":
+        raise ValueError
+    return text
+
+
 def _burst(text: str) -> Burst:
     after, _, requests = text.partition(":")
     return Burst(_whole(after, 1), _whole(requests, 1))
@@ -128,6 +138,7 @@ _KEYS: dict[str, tuple[str, Callable[[str], object], str]] = {
     "priority": ("priority", lambda text: _whole(text, 0), "a whole number, 0 being the most urgent"),
     "sessions": ("sessions", lambda text: _whole(text, 1), "a whole number from 1"),
     "prefix": ("prefix_tokens", lambda text: _whole(text, 1), "a number of tokens from 1"),
+    "arrival": ("arrival", _arrival, "a process such as poisson, gamma:3 or onoff:0.3:200"),
     "burst": ("burst", _burst, "AFTER:N, two whole numbers from 1, as in 20:100"),
 }
 

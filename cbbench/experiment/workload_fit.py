@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from cbbench.experiment.workload_picture import length_chart
+from cbbench.experiment.workload_picture import length_chart, length_svg
 from workloads.columns import IntColumn
 from workloads.derivation import write_preset
 from workloads.errors import CbbenchError
@@ -41,12 +41,10 @@ def fit_file(
 
 
 def _svg(fit: WorkloadFit, prompts: IntColumn, outputs: IntColumn) -> str:
-    from reports.render.charts.vega import svg
-
     drawn = fit.preset.drawn
     sampled = draw_fitting(drawn, SAMPLE, 0, None, fit.preset.name)
     columns = {"prompt, file": prompts, "prompt, fit": sampled[0], "output, file": outputs, "output, fit": sampled[1]}
-    return svg(length_chart(fit.preset.name, f"Lengths of {fit.preset.name}", columns, fit.preset.description))
+    return length_svg(length_chart(fit.preset.name, f"Lengths of {fit.preset.name}", columns, fit.preset.description))
 
 
 def fit_numbers(fit: WorkloadFit, written: list[Path]) -> dict[str, Any]:

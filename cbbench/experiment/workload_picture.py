@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -23,3 +24,10 @@ def length_chart(name: str, title: str, columns: Mapping[str, IntColumn], captio
         lines.append(Line(label, lengths.tolist(), shares.tolist(), series(at)))
     plot = Lines(Axis("tokens", log=True), Axis("requests with at most as many", percent=True), lines)
     return Chart(name, title, plot, caption)
+
+
+def length_svg(chart: Chart) -> str:
+    """Without the points that only a page shows, under the pointer: they are most of the file."""
+    from reports.render.charts.vega import svg
+
+    return re.sub(r'<path [^>]*opacity="0"/>', "", svg(chart))

@@ -110,15 +110,16 @@ class LoadSettings(Struct, frozen=True, kw_only=True):
             ge=1e-6,
             le=1e6,
             description="Open loop: requests per second, whether or not the engine keeps up. Or stages of them: '2 for "
-            "60s, 8 for 60s, 2', '2..20 for 2m'. Default: none, all at t = 0.",
+            "60s, 8 for 60s, 2', '2..20 for 2m', '2~20 every 24h for 48h'. Default: none, all at t = 0.",
             extra=_of_workload("R", given=float | str, parse="workloads.rates:read_rate"),
         ),
     ] = None
     arrival: Annotated[
         str | None,
         Meta(
-            description="Shape of the arrivals under `rate`: constant, poisson, gamma:CV (burstier above CV 1) or "
-            "trace, which without `rate` keeps its own pace. Default: poisson.",
+            description="Shape of the arrivals under `rate`: constant, poisson, gamma:CV (burstier above CV 1), "
+            "mmpp:FACTOR:SHARE:GAPS or onoff:SHARE:GAPS (bursts), or trace, which without `rate` keeps its own pace. "
+            "Default: poisson.",
             extra=_of_workload("DIST", plan=True),
         ),
     ] = None

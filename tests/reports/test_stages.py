@@ -26,7 +26,7 @@ from reports.summary_schema import StageGroup, Summary, first_failed_stage
 from tests.reports.factory import header, record, row
 from tests.reports.test_sla_scope import STEPS, stepped, stepped_run
 from workloads.plan import UGAP
-from workloads.rates import NS
+from workloads.rates import NS, RateSchedule
 
 
 def by_stage(run: RunFile) -> dict[str, StageGroup]:
@@ -218,3 +218,8 @@ def test_runs_from_before_stages_were_judged_can_be_read() -> None:
     with console.capture() as capture:
         console.print(run_view(msgspec.convert(old, RunFile)))
     assert "2: 20 for 20s" in capture.get()
+
+
+def test_ramps_have_parts_unless_they_are_many() -> None:
+    assert len(Stages(RateSchedule.parse("2..20 for 2m")).rows) == 8 + 1
+    assert len(Stages(RateSchedule.parse("2~20 every 10m for 10m")).rows) == 12 + 1

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.arrivals import TraceGaps, unit_arrivals
+from workloads.arrivals import TraceGaps, requests_to_fill, unit_arrivals
+from workloads.bursts import Phases
 from workloads.errors import CbbenchError
 from workloads.plan import UGAP
 
@@ -26,13 +27,40 @@ def test_gaps_have_mean_one_and_the_asked_variation(arrival: str, cv: float) -> 
     assert sample.std() == pytest.approx(cv, rel=0.05)
 
 
+@pytest.mark.parametrize("arrival", ["mmpp:5:0.1:200", "mmpp:20:0.05:50", "onoff:0.3:200", "onoff:0.1:20"])
+def test_bursts_have_mean_rate_one_and_the_dispersion_of_their_formula(arrival: str) -> None:
+    phases = Phases.parse(arrival)
+    assert phases is not None
+    at = unit_arrivals(arrival, 400_000, 3) / UGAP
+    error = 4 * np.sqrt(phases.dispersion / len(at))
+    assert len(at) / at[-1] == pytest.approx(1, rel=error)
+    window = 50 * phases.cycle_gaps  # long beside a phase
+    counts = np.bincount((at / window).astype(int))[:-1]
+    assert counts.var() / counts.mean() == pytest.approx(phases.dispersion, rel=5 * np.sqrt(2 / len(counts)))
+
+
+def test_off_is_silence_for_its_share_of_the_time() -> None:
+    at = unit_arrivals("onoff:0.25:2000", 200_000, 0) / UGAP
+    gap = np.diff(at)
+    assert gap[gap > 20].sum() / at[-1] == pytest.approx(0.75, abs=0.06)  # on, the mean gap is 0.25
+    assert np.median(gap) == pytest.approx(0.25 * np.log(2), rel=0.02)
+
+
+def test_a_duration_is_filled_by_bursts_too() -> None:
+    for seed in range(20):
+        count = requests_to_fill(500, "onoff:0.3:50")
+        assert unit_arrivals("onoff:0.3:50", count, seed)[-1] >= 500 * UGAP
+
+
 def test_poisson_is_gamma_with_cv_one() -> None:
     assert np.array_equal(unit_arrivals("poisson", 100, 5), unit_arrivals("gamma:1", 100, 5))
 
 
 @settings(deadline=None)  # a busy machine is no defect
 @given(
-    arrival=st.sampled_from(["constant", "poisson", "gamma:0.2", "gamma:8"]),
+    arrival=st.sampled_from(
+        ["constant", "poisson", "gamma:0.2", "gamma:8", "mmpp:5:0.1:200", "onoff:0.3:2", "onoff:0.01:5000"]
+    ),
     count=st.integers(1, 300),
     seed=st.integers(0, 2**70),
 )
@@ -68,12 +96,18 @@ def test_a_random_start_depends_on_the_seed_alone() -> None:
 @pytest.mark.parametrize(
     ("arrival", "says"),
     [
-        ("weibull", "unknown process 'weibull'; want constant, poisson, gamma:CV or trace"),
+        ("weibull", "unknown process 'weibull'; want constant, poisson, gamma:CV, mmpp:FACTOR:SHARE:GAPS, "),
         ("gamma", "gamma:CV needs a number"),
         ("gamma:x", "gamma:CV needs a number"),
         ("gamma:0", "between 0.01 and 10"),
         ("gamma:nan", "between 0.01 and 10"),
         ("trace", "no arrival times of its own"),
+        ("mmpp", "want mmpp:FACTOR:SHARE:GAPS, as in mmpp:5:0.1:200"),
+        ("onoff:0.3", "want onoff:SHARE:GAPS, as in onoff:0.3:200"),
+        ("onoff:0.3:x", "want onoff:SHARE:GAPS"),
+        ("onoff:1:20", "SHARE of onoff:1:20 must lie between 0.001 and 0.999"),
+        ("mmpp:0.5:0.1:20", "FACTOR of mmpp:0.5:0.1:20 must lie between 1 and 10000"),
+        ("onoff:nan:20", "SHARE of onoff:nan:20 must lie between"),
     ],
 )
 def test_bad_arrivals(arrival: str, says: str) -> None:

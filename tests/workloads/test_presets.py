@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -63,6 +65,18 @@ def test_the_grid_is_within_0_002_of_its_source(name: str) -> None:
     assert own is not None
     assert ks_distance(grid.prompts.reshape(-1), own.at, own.prompt_quantiles) < 0.002
     assert ks_distance(grid.outputs.reshape(-1), own.at, own.output_quantiles) < 0.002
+
+
+@pytest.mark.parametrize("name", [*EMPIRICAL, *LATER])
+def test_the_page_has_its_percentiles_and_a_picture(name: str) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    page, own = (docs / "workloads.md").read_text(encoding="utf-8"), PRESETS[name].own
+    assert own is not None
+    for numbers in (own.prompt_tokens, own.output_tokens):
+        assert f"| `{name}` | {' | '.join(f'{value:,.0f}' for value in numbers.values())} |" in page
+    picture = f"presets/{name.removesuffix('-v2')}.svg"
+    assert f"]({picture})" in page
+    assert (docs / picture).is_file()
 
 
 @pytest.mark.parametrize("name", [*EMPIRICAL, *LATER])

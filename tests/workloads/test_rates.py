@@ -184,3 +184,40 @@ def test_pacing_follows_it_and_has_the_duration_of_others() -> None:
     ]
     assert pacing.exhausted
     assert pacing.unsent == 0
+
+
+def test_a_wave_is_a_cosine_from_low_to_high_and_back() -> None:
+    wave = RateSchedule.parse("2~20 every 24h for 48h")
+    assert wave.end_s == 48 * 3600
+    assert wave.requests == pytest.approx(11 * 48 * 3600)
+    hours = np.arange(0, 48, 0.25)
+    slope = 1.0  # s
+    rates = (wave.expected(hours * 3600 + slope) - wave.expected(hours * 3600)) / slope
+    cosine = 11 - 9 * np.cos(2 * np.pi * hours / 24)
+    assert np.abs(rates - cosine).max() <= 0.018 * 18
+    at_ends = np.arange(0, 48, 2)
+    assert (wave.expected(at_ends * 3600.0 + slope) - wave.expected(at_ends * 3600.0)) / slope == pytest.approx(
+        11 - 9 * np.cos(2 * np.pi * at_ends / 24), abs=0.01
+    )
+    assert RateSchedule.parse(str(wave)).stages == wave.stages
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("2~20", "a wave is written as in"),
+        ("2~20 for 60s", "a wave is written as in"),
+        ("2~20 every 0s for 60s", "use a longer period"),
+        ("2~20 every 1s for 10h", "use a longer period"),
+        ("0~20 every 24h for 24h", "the last rate continues"),
+    ],
+)
+def test_bad_waves(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        RateSchedule.parse(text)
+
+
+def test_a_wave_may_stop_within_and_be_followed() -> None:
+    schedule = RateSchedule.parse("2~20 every 60s for 33s, 5")
+    assert schedule.starts_s[-1] == pytest.approx(33)
+    assert schedule.stages[-1].from_per_s == 5

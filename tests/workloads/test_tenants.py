@@ -228,3 +228,27 @@ def test_a_trace_cannot_pace_several_tenants() -> None:
 def test_bad_numbers(n: int, seed: int, context: int) -> None:
     with pytest.raises(CbbenchError, match="must be"):
         plan_of("a", n=n, seed=seed, context=context)
+
+
+def test_tenants_have_arrival_processes_of_their_own() -> None:
+    steady, bursty = "steady:weight=3,arrival=constant", "bursty:weight=1,arrival=onoff:0.1:400"
+    plan = plan_of(f"{steady};{bursty}", n=8000)
+    assert plan.arrivals_ugap[0] == 0
+    assert (np.diff(plan.arrivals_ugap) >= 0).all()
+    own = [plan.arrivals_ugap[plan.tenant == at] / 1e6 for at in (0, 1)]
+    gaps = [np.diff(times) for times in own]
+    assert gaps[0] == pytest.approx(4 / 3, abs=1e-5)  # 3 of 4 requests, at equal gaps
+    assert gaps[1].std() / gaps[1].mean() > 3
+    assert len(own[1]) / len(plan) == pytest.approx(0.25, abs=0.12)  # as many as the bursts of the time bring
+    assert plan_of(f"{steady};{bursty}", n=500).arrivals_ugap.tolist() == plan.arrivals_ugap[:500].tolist()
+    other = plan_of(f"{bursty};{steady}", n=8000)
+    assert np.array_equal(other.arrivals_ugap, plan.arrivals_ugap), "their order changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("a:arrival=trace", "arrival must be a process"), ("a:arrival=onoff:2:20", "tenant a: SHARE of onoff:2:20")],
+)
+def test_bad_arrivals_of_a_tenant(text: str, says: str) -> None:
+    with pytest.raises(CbbenchError, match=says):
+        plan_of(text)
