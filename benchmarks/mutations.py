@@ -70,6 +70,13 @@ MUTATIONS = (
     ("two instances: a lost prompt waits in both", "scheduler.py", "            self.waiting.take_out(request)", "            self.waiting.forget()"),
     ("two instances: a slot is held from another's step on", "running.py", "                one.admitted_step = step", "                pass"),
     ("patience counts from the head, not from the oldest", "scheduler.py", "min(one.submitted_ns for one in waiting)", "request.submitted_ns"),
+    ("a request pays for the tokens it asked for", "resource_gate.py", "account.tokens += charged - request.used_tokens", "pass"),
+    ("an aborted request pays for its whole prompt", "request.py", "if not self.output_tokens:", "if False:"),
+    ("two instances: an abort is not refunded", "scheduler.py", "        self.gate.settle(request)\n        self.policies.order.ended(request)\n\n    def abort", "        self.policies.order.ended(request)\n\n    def abort"),
+    ("a prompt that does not fit is admitted by its first chunk", "resource_gate.py", "needs = grant.blocks if grant.blocks > grant.must_fit else grant.must_fit", "needs = grant.blocks"),
+    ("the last is not the victim", "policies/preemption.py", "return int(candidates[-1])", "return int(candidates[0])"),
+    ("in order, a step has no end", "policies/batching.py", "counts = np.clip(budget - before, 0, counts)", "pass"),
+    ("a stop token of one request ends all", "delivery.py", "token in request.stop_token_ids or (", "token is not None or ("),
     ("patience counts requests of other buckets", "waiting.py", "[request for request in self if request.bucket == bucket]", "list(self)"),
 )  # fmt: skip
 
