@@ -16,6 +16,7 @@ from cbbench.settings.build import build_settings
 from cbbench.settings.facts import EngineKind
 from cbbench.settings.run import RunSettings
 from cbbench.settings.values import parse_buckets
+from engines.simulated.compiled_run import load_core
 from reports.curves import point_of
 from reports.files import write_whole
 from reports.recommend import open_points
@@ -23,15 +24,17 @@ from reports.render.tune import tune_view
 from reports.schema import Verdict
 from reports.sla import exit_code
 from reports.sweep_schema import Point
-from reports.tuning.moves import Bounds
+from reports.tuning.moves import Bounds, with_more_slots
 from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide, long_prompt_tokens
-from reports.tuning.trials import Setting, Trial, outcome_of
-from reports.tuning.tune_file import TUNE, Purpose, Stage, TuneFile, outcome, write_tune
+from reports.tuning.trials import GAIN, Setting, Trial, outcome_of, wants_slots
+from reports.tuning.tune_file import TUNE, Headroom, Purpose, Stage, TuneFile, outcome, write_tune
 from workloads.errors import CbbenchError, ExitCode
 from workloads.rates import RateSchedule
 
 TOKENS_GROWTH = 8  # the budget of a step may grow to so many times where it began
 PROOF_RUNS = 8
+HEADROOM = 1.15  # times the rate
+HEADROOM_SETTINGS = 4
 # By purpose; there is no flag for the runs of a proof.
 MORE_RUNS = {"explore": "; most_runs allows more", "confirm": "; confirm_runs allows more"}
 
@@ -167,8 +170,10 @@ class TuneSearch:
     def __init__(self, purpose: Purpose, settings: RunSettings, folder: Path) -> None:
         self.interrupted = False
         self._purpose = purpose
-        self._settings = settings
+        self.settings = settings
         self._folder = folder / purpose
+        if settings.engine.kind == "simulated":
+            load_core()
         self._bench = Bench(settings)
         self._prediction: str | None = None
         plan = self._bench.plan(settings)
@@ -197,44 +202,83 @@ class TuneSearch:
                     ended = decision.words
                     break
                 decisions.append(decision)
-                if (trial := self._attempt(decision.to, len(trials) + 1)) is not None:
+                if (trial := self.attempt(decision.to, len(trials) + 1)) is not None:
                     trials.append(trial)
-        best = outcome_of(trials)
+        best, headroom = outcome_of(trials), None
+        if self.has_headroom_runs and best.meets and not self.interrupted:
+            best, headroom = self._with_headroom(best, trials, bounds)
         # advice is on what no setting can do, and some were not tried
-        told = () if cut_short else tuple(advice(best, bounds, load_setting(self._settings)))
+        told = () if cut_short else tuple(advice(best, bounds, load_setting(self.settings)))
         return Stage(
             purpose=self._purpose,
-            num_requests=self._settings.workload.num_requests,
-            engine=self._settings.engine.kind,
+            num_requests=self.settings.workload.num_requests,
+            engine=self.settings.engine.kind,
             prediction=self._prediction,
             trials=tuple(trials),
             decisions=tuple(decisions),
             best=best,
             advice=told,
             ended=ended,
+            headroom=headroom,
         )
 
+    @property
+    def has_headroom_runs(self) -> bool:
+        """On the simulator, at a rate that can be raised."""
+        return self.settings.engine.kind == "simulated" and isinstance(self.settings.load.rate, int | float)
+
+    def _with_headroom(self, best: Trial, trials: list[Trial], bounds: Bounds) -> tuple[Trial, Headroom]:
+        """The setting that meets the SLA at a higher load too, with as many more slots as that takes where they cost
+        nothing at the load that was asked for: a burst may be a higher load. Else `best`."""
+        at_more = [self._at(HEADROOM, best.setting, len(trials) + 1)]
+        chosen = best
+        while wants_slots(at_more[-1]) and not self.interrupted and len(at_more) < HEADROOM_SETTINGS:
+            to = with_more_slots(chosen.setting, bounds)
+            if to is None:
+                break
+            tried = next((one for one in trials if one.setting == to), None) or self.attempt(to, len(trials) + 1)
+            if tried is None or not tried.meets or tried.goodput_per_s < best.goodput_per_s / GAIN:
+                break
+            if tried not in trials:
+                trials.append(tried)
+            chosen = tried
+            at_more.append(self._at(HEADROOM, to, len(trials) + 1))
+        return (chosen if at_more[-1].held else best), Headroom(HEADROOM, tuple(at_more))
+
+    def _at(self, factor: float, setting: Setting, number: int) -> Trial:
+        """A run of the same plan at `factor` times the rate."""
+        rate = self.settings.load.rate
+        assert isinstance(rate, int | float)
+        print(f"{self._purpose}: at {factor:g} times the rate, {setting.label()}", file=sys.stderr)
+        trial = self.attempt(setting, number, rate=factor * rate)
+        return Trial(setting, Point(values=(), folder="", error="interrupted")) if trial is None else trial
+
     def _first(self, start: Setting) -> Trial:
-        trial = self._attempt(start, 1)
+        trial = self.attempt(start, 1)
         if trial is None:
             raise CbbenchError(None, "interrupted before the first run had ended", ExitCode.INTERRUPTED)
         if trial.point.error is not None:
             raise CbbenchError(None, trial.point.error)
         return trial
 
-    def _attempt(self, setting: Setting, number: int) -> Trial | None:
-        """One run. A setting that cannot run is a trial with an error. None: Ctrl-C broke it off."""
+    def attempt(self, setting: Setting, number: int, *, rate: float | None = None) -> Trial | None:
+        """One run. A setting that cannot run is a trial with an error. None: Ctrl-C broke it off. rate: instead of the
+        one given."""
         name = f"{number:02}-rows-{setting.max_num_seqs}-tokens-{setting.max_num_batched_tokens}"
-        settings = self._settings.replaced(
+        name += f"-rate-{rate:g}" if rate is not None else ""
+        settings = self.settings.replaced(
             max_num_seqs=setting.max_num_seqs,
             max_num_batched_tokens=setting.max_num_batched_tokens or None,
             admission=setting.admission,
             prompt_buckets=None if setting.prompt_buckets is None else parse_buckets(setting.prompt_buckets),
             max_prompt_chunk=setting.max_prompt_chunk,
-            order=setting.order or self._settings.scheduler.order,
-            ageing=self._settings.scheduler.ageing if setting.order is None else setting.ageing,
+            order=setting.order or self.settings.scheduler.order,
+            ageing=self.settings.scheduler.ageing if setting.order is None else setting.ageing,
         )
-        print(f"{self._purpose} {number}: {setting.label()}", file=sys.stderr)
+        if rate is None:
+            print(f"{self._purpose} {number}: {setting.label()}", file=sys.stderr)
+        else:
+            settings = settings.replaced(rate=rate)
         try:
             result = measure(self._bench, settings, self._folder / name, f"tune {number}")
         except CbbenchError as error:
@@ -254,8 +298,10 @@ class TuneSearch:
             most,
             bucket_edge_tokens(self._prompts),
             long_prompt_tokens(self._prompts),
-            in_chunks=self._settings.scheduler.chunked_prefill is not False,
-            first_come=self._settings.scheduler.order == "fcfs",
+            in_chunks=self.settings.scheduler.chunked_prefill is not False,
+            first_come=self.settings.scheduler.order == "fcfs",
+            cheap_runs=self.settings.engine.kind == "simulated",
+            open_loop=self.settings.load.rate is not None or self.settings.load.arrival == "trace",
         )
 
 

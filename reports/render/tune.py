@@ -45,7 +45,10 @@ def _stage(stage: Stage) -> RenderableType:
         if (evidence := f"from {decision.origin.label()}: {decision.signals}") != before:
             parts.append(Padding(Text(evidence, "dim"), (0, 0, 0, 5)))
         before = evidence
-    return Group(*parts, Padding(Text(stage.ended), (0, 0, 0, 2)))
+    parts.append(Padding(Text(stage.ended), (0, 0, 0, 2)))
+    if stage.headroom is not None:
+        parts += [Padding(Text(one), (0, 0, 0, 2)) for one in stage.headroom.words]
+    return Group(*parts)
 
 
 def _trials(stage: Stage) -> Table:

@@ -19,7 +19,7 @@ from math import sqrt
 
 import msgspec
 
-from reports.limits import OFTEN, milliseconds
+from reports.limits import OFTEN
 from reports.schema import SlaResult
 from reports.sweep_schema import Point
 from reports.tuning.trials import (
@@ -29,6 +29,7 @@ from reports.tuning.trials import (
     has_room,
     late_first_token,
     missed,
+    over,
     share,
     short_of_kv,
     slow_tokens,
@@ -52,6 +53,8 @@ class Bounds(msgspec.Struct, frozen=True):
     long_prompt_tokens: int | None = None
     in_chunks: bool = True  # a prompt may be split over steps
     first_come: bool = True  # no other order is set
+    cheap_runs: bool = False  # as on the simulator: a grid is tried where no move helps
+    open_loop: bool = False  # requests arrive at a rate, so that no setting completes more of them
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -150,6 +153,11 @@ def _more_slots(best: Trial, trials: Sequence[Trial], bounds: Bounds, why: str) 
         yield Move("more-rows", to, f"{_upper(why)}: raise max_num_seqs, {slots} → {more}{back}.")
 
 
+def with_more_slots(setting: Setting, bounds: Bounds) -> Setting | None:
+    more = min(2 * setting.max_num_seqs, bounds.most_slots)
+    return _with_slots(setting, more) if more > setting.max_num_seqs else None
+
+
 def _fewer_slots(best: Trial, trials: Sequence[Trial], why: str) -> Iterator[Move]:
     slots = best.setting.max_num_seqs
     smaller = [one.setting.max_num_seqs for one in _alike(best, trials) if one.setting.max_num_seqs < slots]
@@ -223,10 +231,8 @@ def _with_slots(setting: Setting, slots: int) -> Setting:
 
 def _over(miss: SlaResult, point: Point) -> str:
     """P99 TTFT is 612 of 500 ms; P99 E2EL is 10,375 of 9000 ms, 88% of it decode"""
-    name = miss.metric.removesuffix("_ms").removesuffix("_sched").replace("_", " ").upper()
-    whose = f" of {miss.scope.replace('=', ' ')}" if miss.scope else ""
     parts = f", {decode_share(point):.0%} of it decode" if "e2el" in miss.metric and point.slow_e2el else ""
-    return f"{name}{whose} is {milliseconds(miss.value)} of {miss.bound:g} ms{parts}"
+    return over(miss) + parts
 
 
 def _upper(text: str) -> str:

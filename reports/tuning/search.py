@@ -11,6 +11,7 @@ from math import log2
 import msgspec
 
 from reports.sweep_schema import Point
+from reports.tuning.grid import next_of_grid
 from reports.tuning.moves import Bounds, moves_from
 from reports.tuning.trials import (
     Setting,
@@ -46,6 +47,11 @@ def decide(trials: Sequence[Trial], bounds: Bounds) -> Decision:
     for move in moves_from(best, trials, bounds):
         if move.to not in tried and move.to != best.setting:
             return Decision(move.rule, move.words, signals, best.setting, move.to)
+    # In open loop a setting within the SLA serves nearly all that arrives, and no other can serve more.
+    if bounds.cheap_runs and not (best.meets and bounds.open_loop):
+        to = next_of_grid(best, trials, bounds)
+        if to is not None:
+            return Decision("grid", f"No single change helps: try {to.label()}.", signals, best.setting, to)
     return Decision("stop", _why_stop(best, bounds), signals, best.setting, None)
 
 

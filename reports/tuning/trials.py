@@ -14,7 +14,7 @@ from reports.schema import SlaResult
 from reports.sweep_schema import Point
 
 STALLED = 1.5  # P99 TPOT over P50: above it prompts of other requests stall decodes
-GAIN = 1.02  # goodput that a larger setting must gain
+GAIN = 1.01  # goodput that a larger setting must gain
 MOST = 0.5  # share of E2EL from which decode is the part to shorten
 ROOM = 0.9  # peak KV usage below which more requests fit
 
@@ -54,6 +54,11 @@ class Trial(msgspec.Struct, frozen=True):
         return self.valid and all(one.met for one in self.point.sla)
 
     @property
+    def held(self) -> bool:
+        """It ran, and meets the SLA."""
+        return self.point.error is None and self.meets
+
+    @property
     def unmeasured(self) -> SlaResult | None:
         """An SLA on a metric that the run did not measure, so that no setting can meet or miss it."""
         return next((one for one in self.point.sla if one.unmeasured), None)
@@ -89,7 +94,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
-    """Of the trials within the SLA the one with the fewest slots whose goodput is within 2 % of the largest. Where none
+    """Of the trials within the SLA the one with the fewest slots whose goodput is within 1 % of the largest. Where none
     is within it, of those that kept up with the load the one whose worst miss is the smallest, to continue from."""
     ran = [one for one in trials if one.point.error is None]
     if not (fit := [one for one in ran if one.meets]):
@@ -124,6 +129,15 @@ def _times_off(one: SlaResult) -> float:
     return max(one.value / one.bound, one.bound / one.value) if one.value and one.bound > 0 else inf
 
 
+def over(miss: SlaResult) -> str:
+    """P99 TTFT is 612 of 500 ms"""
+    unit = " ms" if miss.metric.endswith("_ms") else ""
+    name = miss.metric.removesuffix("_ms").removesuffix("_sched").replace("_", " ").upper()
+    whose = f" of {miss.scope.replace('=', ' ')}" if miss.scope else ""
+    value = milliseconds(miss.value) if unit else "not known" if miss.value is None else f"{miss.value:.3g}"
+    return f"{name}{whose} is {value} of {miss.bound:g}{unit}"
+
+
 def missed(point: Point, *names: str) -> SlaResult | None:
     failed = [one for one in point.sla if one.missed and one.value is not None]
     return next((one for one in failed if any(name in one.metric for name in names)), None)
@@ -140,6 +154,11 @@ def late_first_token(point: Point) -> SlaResult | None:
     token."""
     answer = missed(point, "e2el")
     return missed(point, "ttft") or (answer if decode_share(point) < MOST else None)
+
+
+def wants_slots(trial: Trial) -> bool:
+    """It misses the SLA, and not for slow decodes, which more slots would slow further."""
+    return trial.point.error is None and not trial.meets and not slow_tokens(trial.point)
 
 
 def decode_share(point: Point) -> float:

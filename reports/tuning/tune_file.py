@@ -12,12 +12,34 @@ from reports.files import read_json, write_atomic
 from reports.sweep_schema import Value
 from reports.tuning.search import Decision
 from reports.tuning.server_flags import sglang_flags, toml_of, vllm_flags
-from reports.tuning.trials import Trial
+from reports.tuning.trials import Trial, misses, over
 
 TUNE_SCHEMA: Final = "cbbench.tune/1"
 TUNE = "tune.json"
 Purpose = Literal["explore", "prove", "prove-again", "confirm"]
 NOT_OF_A_RUN = ("output", "json", "timeline")  # where and how it is shown
+
+
+class Headroom(msgspec.Struct, frozen=True):
+    """Settings alike at the load that was asked for, at `factor` times it; the chosen one is the last that was run."""
+
+    factor: float
+    trials: tuple[Trial, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(_held_or_not(self.factor, one) for one in self.trials)
+
+
+def _held_or_not(factor: float, trial: Trial) -> str:
+    load = f"At {factor:g} times the rate, {trial.setting.label()}"
+    if trial.point.error is not None:
+        return f"{load} did not run: {trial.point.error}."
+    if trial.meets:
+        return f"{load} meets the SLA too."
+    if not trial.valid:
+        return f"{load} is overloaded."
+    return f"{load} misses it: {', '.join(map(over, misses(trial)))}."
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -32,6 +54,7 @@ class Stage(msgspec.Struct, frozen=True):
     best: Trial
     advice: tuple[str, ...]
     ended: str
+    headroom: Headroom | None = None  # None: not looked for
 
 
 class TuneFile(msgspec.Struct, frozen=True, kw_only=True):

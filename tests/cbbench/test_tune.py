@@ -45,6 +45,20 @@ def test_it_finds_a_setting_that_meets_what_the_start_misses(cbbench: Callable[.
     assert cbbench("report", "tuned").out == outcome.out
 
 
+def test_of_settings_alike_it_takes_the_one_with_headroom(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
+    """32 slots meet the bounds at the rate, and miss them at 1.15 times the rate, where 64 meet them."""
+    outcome = cbbench(*SIMULATED, "--rate", 15.5, "--num-requests", 300, "--proof-requests", 0, *BOUNDS, "-o", "tuned")
+    assert outcome.code == 0, outcome.err
+    (stage,) = read_tune(own_folder / "tuned").stages
+    assert [(one.setting.max_num_seqs, one.meets) for one in stage.trials] == [(32, True), (64, True)]
+    assert stage.headroom is not None
+    assert [(one.setting.max_num_seqs, one.meets) for one in stage.headroom.trials] == [(32, False), (64, True)]
+    assert stage.best.setting.max_num_seqs == 64
+    said = " ".join(outcome.out.split())
+    assert "At 1.15 times the rate, max_num_seqs 32, max_num_batched_tokens 8192 misses it: P99 TTFT is" in said
+    assert "max_num_seqs 64, max_num_batched_tokens 8192 meets the SLA too." in said
+
+
 def test_the_file_it_writes_is_the_whole_run(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
     cbbench(*SIMULATED, *CHAT, "-o", "tuned")
     result = read_tune(own_folder / "tuned")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import log2
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 from reports.schema import SlaResult, Validity
 from reports.summary_schema import Signals
 from reports.sweep_schema import Point
+from reports.tuning.grid import next_of_grid
 from reports.tuning.moves import Bounds
 from reports.tuning.search import Decision, advice, bucket_edge_tokens, decide, long_prompt_tokens
 from reports.tuning.server_flags import sglang_flags, toml_of, vllm_flags
@@ -299,6 +303,68 @@ def test_a_search_ends_near_the_best_max_num_seqs(limit_rows: int, start: int) -
     best = best_of(trials)
     assert best.meets
     assert limit_rows / 1.3 - 1 <= best.setting.max_num_seqs <= limit_rows
+
+
+def made_up(meeting: Setting) -> Callable[[Setting], Trial]:
+    """An engine on which `meeting` alone keeps its bounds, and each factor of two away from it misses them more."""
+
+    def run(setting: Setting) -> Trial:
+        slots = abs(log2(setting.max_num_seqs / meeting.max_num_seqs))
+        tokens = abs(log2(setting.max_num_batched_tokens / meeting.max_num_batched_tokens))
+        ran = trial(setting.max_num_seqs, setting.max_num_batched_tokens, ttft=500 + 100 * slots, tpot=50 + 5 * tokens)
+        return Trial(setting, ran.point)
+
+    return run
+
+
+@pytest.mark.parametrize("slots", [4, 16, 64, 256])
+@pytest.mark.parametrize("tokens", [256, 1024, 4096])
+def test_the_grid_finds_what_no_move_reaches(slots: int, tokens: int) -> None:
+    run = made_up(Setting(slots, max(slots, tokens)))
+    bounds = Bounds(most_slots=256, most_tokens=8192, cheap_runs=True, open_loop=True)
+    trials = [run(Setting(32, 8192))]
+    while (decision := decide(trials, bounds)).to is not None:
+        assert decision.to not in [one.setting for one in trials]
+        trials.append(run(decision.to))
+        assert len(trials) < 60
+    assert best_of(trials).setting == Setting(slots, max(slots, tokens))
+    assert best_of(trials).meets
+
+
+def test_without_cheap_runs_there_is_no_grid() -> None:
+    run = made_up(Setting(256, 256))
+    bounds = Bounds(most_slots=256, most_tokens=8192)
+    trials = [run(Setting(32, 8192))]
+    while (decision := decide(trials, bounds)).to is not None:
+        trials.append(run(decision.to))
+    assert decision.words == "Nothing left to try meets the SLA."
+    widely = decide(trials, msgspec.structs.replace(bounds, cheap_runs=True))
+    assert widely.rule == "grid"
+    assert widely.words.startswith("No single change helps: try max_num_seqs ")
+
+
+def test_what_a_trial_shows_to_be_worse_is_not_tried() -> None:
+    """Slow decodes with 32 slots are slower with 64; a queue for 32 slots is longer with 16."""
+    slow = trial(32, 1024, tpot=61)
+    queued = trial(32, 1024, ttft=900, blocked={"rows": 0.9})
+    bounds = Bounds(most_slots=256, most_tokens=1024, cheap_runs=True)
+    asked = {"slow": slow, "queued": queued}
+    found: dict[str, set[int]] = {name: set() for name in asked}
+    for name, one in asked.items():
+        trials = [one]
+        while (to := next_of_grid(one, trials, bounds)) is not None:
+            trials.append(Trial(to, trial(ttft=9e9).point))
+            if to.max_num_batched_tokens == 1024:
+                found[name].add(to.max_num_seqs)
+    assert max(found["slow"]) < 32
+    assert min(found["queued"]) > 32
+
+
+def test_in_open_loop_a_setting_within_the_bounds_needs_no_grid() -> None:
+    calm = trial(32, waiting_mean=0.0)
+    cheap = msgspec.structs.replace(BOUNDS, cheap_runs=True)
+    assert decide([calm], msgspec.structs.replace(cheap, open_loop=True)).to is None
+    assert decide([calm], cheap).rule == "grid"
 
 
 @pytest.mark.parametrize(
