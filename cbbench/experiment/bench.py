@@ -26,8 +26,9 @@ KEPT_REQUESTS = 1_000_000  # of plans in memory, some 100 bytes each
 class Bench:
     """What is loaded once (a model, step times, a server's name) is that of `base`; the rest is each run's."""
 
-    def __init__(self, base: RunSettings) -> None:
-        self.factory = factory_for(base)
+    def __init__(self, base: RunSettings, *, many_runs: bool = False) -> None:
+        """many_runs: of short runs too, so that what takes time to load is worth it."""
+        self.factory = factory_for(base, many_runs=many_runs)
         self._told: set[str] = set()  # notes that stderr has had
         self._plans: dict[object, RequestPlan] = {}
         self._tokens: dict[Workload, PromptTokens | None] = {}  # of the prompts of a file

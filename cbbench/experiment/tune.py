@@ -16,7 +16,6 @@ from cbbench.settings.build import build_settings
 from cbbench.settings.facts import EngineKind
 from cbbench.settings.run import RunSettings
 from cbbench.settings.values import parse_buckets
-from engines.simulated.compiled_run import load_core
 from reports.curves import point_of
 from reports.files import write_whole
 from reports.recommend import open_points
@@ -172,9 +171,7 @@ class TuneSearch:
         self._purpose = purpose
         self.settings = settings
         self._folder = folder / purpose
-        if settings.engine.kind == "simulated":
-            load_core()
-        self._bench = Bench(settings)
+        self._bench = Bench(settings, many_runs=True)
         self._prediction: str | None = None
         plan = self._bench.plan(settings)
         self.plan_sha256 = plan.sha256

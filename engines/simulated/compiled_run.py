@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from importlib import import_module
 from importlib.util import find_spec
 
 import numpy as np
@@ -21,18 +19,17 @@ from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 
 MIN_REQUESTS = 1000  # below, loading the compiled core takes longer than the scheduler's own loop
-CORE = "engines.simulated.compiled_core"
 BLOCK_STEPS = 4096
 NO_LIMIT = 1 << 62
 
 
-def load_core() -> None:
-    """For a process of many runs, so that short ones take it too."""
-    if find_spec("numba") is not None:
-        import_module(CORE)
-
-
-def why_not(config: SchedulerConfig, model: StepTimeModel, plan: RequestPlan, duration_s: float | None) -> str | None:
+def why_not(
+    config: SchedulerConfig,
+    model: StepTimeModel,
+    plan: RequestPlan,
+    duration_s: float | None,
+    least_requests: int = MIN_REQUESTS,
+) -> str | None:
     """Why this run is not one for the compiled core; None: it is."""
     reasons = {
         "static batching": config.mode != "continuous",
@@ -48,7 +45,7 @@ def why_not(config: SchedulerConfig, model: StepTimeModel, plan: RequestPlan, du
         "planning that overlaps the running step": model.overlapped,
         "sliding windows": model.tables(1, 1) is None,
         "a duration": duration_s is not None,
-        f"fewer than {MIN_REQUESTS:,} requests": len(plan) < MIN_REQUESTS and CORE not in sys.modules,
+        f"fewer than {least_requests:,} requests": len(plan) < least_requests,
         "numba is not installed": find_spec("numba") is None,
         "requests that never fit": not _all_fit(config, plan),
     }

@@ -12,7 +12,7 @@ from engines.base import Observer, RunRecord
 from engines.loop import Instance, VirtualClock, run_loop
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import Request
-from engines.simulated.compiled_run import run_compiled, why_not
+from engines.simulated.compiled_run import MIN_REQUESTS, run_compiled, why_not
 from engines.simulated.cost import CostExecutor
 from engines.simulated.fast_forward import DecodeFastForward
 from engines.simulated.front_end import behind_front_end
@@ -31,10 +31,11 @@ class SimulatedEngine:
 
     config: SchedulerConfig
     step_times: StepTimeModel
+    least_compiled_requests: int = MIN_REQUESTS  # 0 in a process of many runs, which loads the compiled core once
     client: None = None  # nothing stands between the plan and the scheduler
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
-        if why_not(self.config, self.step_times, plan, pacing.duration_s) is not None:
+        if self._why_not_compiled(plan, pacing.duration_s) is not None:
             return self.run_on_scheduler(plan, pacing, observer)
         tables = self.step_times.tables(self.config.max_num_seqs, self.config.max_num_batched_tokens)
         assert tables is not None
@@ -59,10 +60,13 @@ class SimulatedEngine:
             fast_forward=None if overlapped else DecodeFastForward(scheduler, executor, clock),
         )
 
+    def _why_not_compiled(self, plan: RequestPlan, duration_s: float | None) -> str | None:
+        return why_not(self.config, self.step_times, plan, duration_s, self.least_compiled_requests)
+
     def describe(self, plan: RequestPlan, duration_s: float | None) -> dict[str, Any]:
         """The `config` of run.json's engine: what a run of `plan` takes place on, the pool, and the step-time model
         with its origin."""
-        reason = why_not(self.config, self.step_times, plan, duration_s)
+        reason = self._why_not_compiled(plan, duration_s)
         return {
             "core": "compiled" if reason is None else f"scheduler: {reason}",
             "kv_blocks": self.config.kv_blocks,

@@ -29,7 +29,9 @@ class EngineFactory(Protocol):
     def engine(self, settings: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]: ...
 
 
-def factory_for(settings: RunSettings) -> EngineFactory:
+def factory_for(settings: RunSettings, *, many_runs: bool = False) -> EngineFactory:
     if settings.server.url is not None or settings.engine.kind == "openai":
         return OpenAIFactory(settings)
-    return SimulatedFactory(settings) if settings.engine.kind == "simulated" else ReferenceFactory(settings)
+    if settings.engine.kind == "simulated":
+        return SimulatedFactory(settings, many_runs=many_runs)
+    return ReferenceFactory(settings)

@@ -48,8 +48,9 @@ def deployment_of(settings: RunSettings) -> Deployment | None:
 
 
 class SimulatedFactory:
-    def __init__(self, base: RunSettings) -> None:
+    def __init__(self, base: RunSettings, *, many_runs: bool = False) -> None:
         self._base = base
+        self._many_runs = many_runs
 
     @cached_property
     def step_times(self) -> StepTimeModel:
@@ -76,6 +77,7 @@ class SimulatedFactory:
         return settings.scheduler.max_model_len or known
 
     def engine(self, settings: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
+        from engines.simulated.compiled_run import MIN_REQUESTS
         from engines.simulated.disaggregated import SimulatedDisaggregatedEngine
         from engines.simulated.engine import SimulatedEngine
         from engines.simulated.selection import (
@@ -113,7 +115,8 @@ class SimulatedFactory:
             )
             return two, info_of("simulated", settings, scheduler, model, device, two.describe())
         refuse_what_never_fits(settings, plan, scheduler)
-        engine = SimulatedEngine(scheduler, step_times)
+        least = 0 if self._many_runs else MIN_REQUESTS
+        engine = SimulatedEngine(scheduler, step_times, least_compiled_requests=least)
         return engine, info_of(
             "simulated", settings, scheduler, model, device, engine.describe(plan, settings.load.duration)
         )
