@@ -1,56 +1,75 @@
-"""Reads a workload file line by line: CSV with a header or JSON lines, gzip or not."""
+"""Opens a workload file and reads its rows: CSV with a header, JSON lines, a JSON array, or a server's text log; gzip,
+zstd or neither."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import json
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-import numpy as np
+import msgspec
 
-from workloads.columns import IntColumn
 from workloads.errors import CbbenchError
-from workloads.length_distributions import MAX_TOKENS
 
-SUFFIXES = (".csv", ".jsonl", ".csv.gz", ".jsonl.gz")
+KINDS = (".csv", ".jsonl", ".json", ".log")
+PACKED = ("", ".gz", ".zst")
+SUFFIXES = tuple(kind + packed for kind in KINDS for packed in PACKED)
+_ROWS_AT_ONCE = 20_000  # small enough that the collector of garbage sees few of them
 Row = tuple[int, dict[str, Any]]  # (line number from 1, values by name)
-_ARRIVAL: dict[str, Callable[[Any], float]] = {  # column -> its value in µs
-    "arrival_s": lambda value: float(value) * 1e6,
-    "timestamp": lambda value: float(value) * 1e3,
-    "TIMESTAMP": lambda value: _utc(value).timestamp() * 1e6,
-}
 
 
-def rows_of(path: Path, needed: Sequence[Sequence[str]]) -> Iterator[Row]:
-    """The rows of the file. Raises CbbenchError, with the line number if a row is wrong.
-
-    needed: for each column that a CSV file must have, its accepted names, ours first
-    """
+def check_is_workload_file(path: Path) -> None:
     if not path.is_file():
-        _refuse_file(path, "not a regular file" if path.exists() else "no such file")
+        refuse_file(path, "not a regular file" if path.exists() else "no such file")
     if not path.name.endswith(SUFFIXES):
-        _refuse_file(path, f"a workload file ends in {', '.join(SUFFIXES)}")
-    try:
-        with _open(path) as file:
-            yield from _json_rows(path, file) if is_json(path) else _csv_rows(path, file, needed)
-    except UnicodeDecodeError as error:
-        refuse_line(path, _first_line_not_utf8(path), f"not readable as text, which must be UTF-8 ({error.reason})")
-    except (gzip.BadGzipFile, EOFError) as error:
-        _refuse_file(path, f"not readable as text: {error}")
+        refuse_file(path, f"a workload file ends in {', '.join(KINDS)}, or in one of these with .gz or .zst")
 
 
-def is_json(path: Path) -> bool:
-    return ".csv" not in path.suffixes[-2:]
+def kind_of(path: Path) -> str:
+    """Its suffix, without that of the packing."""
+    return (Path(path.stem) if path.suffix in PACKED else path).suffix
 
 
-def _open(path: Path) -> IO[str]:
+def open_text(path: Path) -> IO[str]:
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    if path.suffix == ".zst":
+        text: IO[str] = _zstd(path).open(path, "rt", encoding="utf-8-sig", newline="")
+        return text
     return path.open(encoding="utf-8-sig", newline="")
+
+
+def _zstd(path: Path) -> Any:
+    """A module that opens zstd files: Python's own from 3.14 on, or one of two libraries."""
+    for name in ("compression.zstd", "backports.zstd", "zstandard"):
+        try:
+            return import_module(name)
+        except ImportError:
+            continue
+    refuse_file(path, "zstd needs the library zstandard (pip install zstandard), or unpack the file: zstd -d")
+
+
+class reading:
+    """A context in which an error of the file's bytes names the file and the line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, UnicodeDecodeError):
+            line = _first_line_not_utf8(self._path)
+            refuse_line(self._path, line, f"not readable as text, which must be UTF-8 ({error.reason})")
+        broken = (gzip.BadGzipFile, EOFError)
+        if isinstance(error, broken) or type(error).__name__ == "ZstdError":
+            refuse_file(self._path, f"not readable as text: {error}")
 
 
 def _first_line_not_utf8(path: Path) -> int:
@@ -64,127 +83,99 @@ def _first_line_not_utf8(path: Path) -> int:
     return 1  # the file has changed since
 
 
-def _csv_rows(path: Path, file: IO[str], needed: Sequence[Sequence[str]]) -> Iterator[Row]:
-    reader = csv.DictReader(file)
-    if repeated := [name for name in reader.fieldnames or () if (reader.fieldnames or []).count(name) > 1]:
-        _refuse_file(path, f"duplicate column {repeated[0]}")
-    for name, *others in needed:
-        if not {name, *others} & set(reader.fieldnames or ()):
-            header = ",".join(reader.fieldnames or ()) or "nothing"
-            _refuse_file(
-                path,
-                f"no column {name} (other accepted names: {', '.join(others)}); the first line must name the columns, "
-                f"and has {header[:80]}",
-            )
-    try:
-        for row in reader:
-            if None in row:  # the key of values without a column
-                refuse_line(path, reader.line_num, f"more values than columns: {row[None]!r}")
-            yield reader.line_num, row
-    except csv.Error as error:
-        refuse_line(path, reader.line_num, str(error))
+class CsvTable:
+    """The header of a CSV file, and then its rows, which must have as many values."""
 
-
-def _json_rows(path: Path, file: IO[str]) -> Iterator[Row]:
-    for line_number, line in enumerate(file, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            refuse_line(path, line_number, f"not JSON ({error.msg} at column {error.colno})")
-        except ValueError:  # Python limits the digits of a number
-            refuse_line(path, line_number, "a number with thousands of digits")
-        except RecursionError:
-            refuse_line(path, line_number, "JSON nested too deeply")
-        if not isinstance(row, dict):
-            refuse_line(path, line_number, 'want an object like {"prompt_tokens": 12, "output_tokens": 34}')
-        yield line_number, row
-
-
-class SharedColumns:
-    """The optional columns of a file: tenant, priority and arrival of its rows."""
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: IO[str]) -> None:
         self._path = path
-        self._tenants: dict[str, int] = {}
-        self._arrival_column: str | None = None  # of the first row; "" if it has none
-        self._tenant: list[int] = []
-        self._priority: list[int] = []
-        self._arrivals: list[float] = []
+        self._reader = csv.reader(file)
+        self.header = next(self._reader, [])
+        if repeated := [name for name in self.header if self.header.count(name) > 1]:
+            refuse_file(path, f"duplicate column {repeated[0]}")
 
-    def take(self, line: int, row: dict[str, Any]) -> None:
-        if self._arrival_column is None:
-            self._arrival_column = next((name for name in _ARRIVAL if name in row), "")
-        given = row.get("priority") not in (None, "")
-        self._priority.append(count(self._path, line, row, "priority", 0) if given else 0)
-        self._tenant.append(self._tenants.setdefault(str(row.get("tenant") or "default"), len(self._tenants)))
-        if name := self._arrival_column:
-            self._arrivals.append(_arrival(self._path, line, row, name))
-            if len(self._arrivals) > 1 and self._arrivals[-1] < self._arrivals[-2]:
-                refuse_line(self._path, line, f"{name} decreases; sort the file by arrival")
+    def columns(self) -> tuple[list[int], list[list[str | None]]]:
+        """(line of each row, the values of each column; those that a short row lacks are None)"""
+        lines: list[int] = []
+        columns: list[list[str | None]] = [[] for _ in self.header]
+        read = -1
+        while read < self._reader.line_num:
+            read = self._reader.line_num
+            for column, values in zip(columns, zip(*self._next_rows(lines), strict=True), strict=False):
+                column.extend(values)
+        return lines, columns
 
-    @property
-    def tenants(self) -> tuple[str, ...]:
-        return tuple(self._tenants)
-
-    @property
-    def tenant(self) -> IntColumn:
-        return column(self._tenant)
-
-    @property
-    def priority(self) -> IntColumn:
-        return column(self._priority)
-
-    @property
-    def arrivals_us(self) -> IntColumn | None:
-        return np.rint(np.array(self._arrivals)).astype(np.int64) if self._arrival_column else None
-
-
-def column(values: Sequence[int]) -> IntColumn:
-    return np.array(values, dtype=np.int64)
+    def _next_rows(self, lines: list[int]) -> list[list[str | None]]:
+        """Some rows, whose lines are added to `lines`."""
+        rows: list[list[str | None]] = []
+        reader, width, add_line = self._reader, len(self.header), lines.append
+        try:
+            for row in islice(reader, _ROWS_AT_ONCE):
+                if len(row) != width:
+                    if not row:
+                        continue
+                    if len(row) > width:
+                        refuse_line(self._path, reader.line_num, f"more values than columns: {row[width:]!r}")
+                    row += [None] * (width - len(row))  # type: ignore[list-item]
+                rows.append(row)  # type: ignore[arg-type]
+                add_line(reader.line_num)
+        except csv.Error as error:
+            refuse_line(self._path, reader.line_num, str(error))
+        return rows
 
 
-def count(path: Path, line: int, row: dict[str, Any], name: str, least: int) -> int:
-    """A whole number of at least `least` and at most MAX_TOKENS."""
-    value = row.get(name)
+def json_rows(path: Path, file: IO[str]) -> Iterator[Row]:
+    """The objects of JSON lines; of a .json file also those of its array, or the one it is."""
+    if kind_of(path) == ".json":
+        yield from _json_document(path, file.read())
+        return
+    for number, line in enumerate(file, start=1):
+        if line.strip():
+            yield number, object_of(path, number, line)
+
+
+def _json_document(path: Path, text: str) -> Iterator[Row]:
     try:
-        if isinstance(value, str) and "_" in value:  # int() accepts 1_000
-            raise ValueError(value)
-        number = int(value)  # type: ignore[arg-type]  # a TypeError is reported below
-        whole = number == value or isinstance(value, str)
-    except (TypeError, ValueError, OverflowError):
-        number, whole = 0, False
-    if not whole or isinstance(value, bool):
-        refuse_line(
-            path, line, f"{name} must be a whole number, got {'nothing' if value in (None, '') else repr(value)}"
-        )
-    if not least <= number <= MAX_TOKENS:
-        refuse_line(path, line, f"{name} is {number}, must be from {least} to {MAX_TOKENS:,}")
-    return number
+        document = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError):  # then it is lines, or each error is that of a line
+            for number, line in enumerate(text.splitlines(), start=1):
+                if line.strip():
+                    yield number, object_of(path, number, line)
+            return
+    for number, row in enumerate(document if isinstance(document, list) else [document], start=1):
+        if not isinstance(row, dict):
+            refuse_file(path, f'entry {number}: want an object like {{"prompt_tokens": 12, "output_tokens": 34}}')
+        yield number, row
 
 
-def _arrival(path: Path, line: int, row: dict[str, Any], name: str) -> float:
-    """µs since some fixed moment."""
-    value = row.get(name)
+def object_of(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
-        moment = _ARRIVAL[name](value)
-    except (TypeError, ValueError):
-        moment = float("nan")
-    if not abs(moment) < 2**53:
-        refuse_line(path, line, f"{name} must be a time, got {'nothing' if value in (None, '') else repr(value)}")
-    return moment
+        row = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        row = _lenient(path, number, line)
+    if not isinstance(row, dict):
+        refuse_line(path, number, 'want an object like {"prompt_tokens": 12, "output_tokens": 34}')
+    return row
 
 
-def _utc(text: str) -> datetime:
-    """A date and time. Without a zone it is UTC, so that no clock change shows up as a gap."""
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+def _lenient(path: Path, number: int, line: str) -> Any:
+    """By Python's reader, which knows NaN and half surrogates, and says where an error is."""
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        refuse_line(path, number, f"not JSON ({error.msg} at column {error.colno})")
+    except ValueError:  # Python limits the digits of a number
+        refuse_line(path, number, "a number with thousands of digits")
+    except RecursionError:
+        refuse_line(path, number, "JSON nested too deeply")
 
 
 def refuse_line(path: Path, line: int, problem: str) -> NoReturn:
-    raise CbbenchError("workload", f"{path}, line {line}: {problem}")
+    what = "entry" if kind_of(path) == ".json" else "line"
+    raise CbbenchError("workload", f"{path}, {what} {line}: {problem}")
 
 
-def _refuse_file(path: Path, problem: str) -> NoReturn:
+def refuse_file(path: Path, problem: str) -> NoReturn:
     raise CbbenchError("workload", f"{path}: {problem}") from None

@@ -87,6 +87,12 @@ class ListedLengths:
             rounds.append(np.argsort(bits.random_raw(len(self)), kind="stable"))
         return np.concatenate(rounds)[:count]
 
+    def taken(self, rows: NDArray[np.intp]) -> ListedLengths:
+        """These rows of it, in this order."""
+        lines = None if self.lines is None else self.lines[rows]
+        columns = (self.prompt_tokens[rows], self.output_tokens[rows], self.tenant[rows], self.priority[rows])
+        return ListedLengths(*columns, tenants=self.tenants, lines=lines)
+
     @staticmethod
     def of(prompt_tokens: list[int], output_tokens: list[int]) -> ListedLengths:
         zeros = np.zeros(len(prompt_tokens), dtype=np.int64)

@@ -15,20 +15,22 @@ from typing import Any, Literal
 import numpy as np
 
 from workloads.columns import IntColumn
+from workloads.prompt_blocks import PromptBlocks
 from workloads.prompt_texts import PromptTexts
 
 UGAP = 1_000_000  # one mean inter-arrival gap, in the unit of `arrivals_ugap`
 
 
-NoteKind = Literal["arrivals", "repeated", "outputs", "fields"]
+NoteKind = Literal["arrivals", "times", "reading", "repeated", "outputs", "fields"]
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
     """What a reader of the result should know about how a workload file was used.
 
-    kind    arrivals: its arrival times are not used; repeated: it has fewer rows than requests were asked for;
-            outputs: some of its prompts state no output length
+    kind    arrivals: its arrival times are not used; times: how its time stamps were read; reading: how its rows were;
+            repeated: it has fewer rows than requests were asked for; outputs: some of its prompts state no output
+            length; fields: some of its fields are not sent
     tenant  whose workload the file is; None: that of all requests
     """
 
@@ -71,6 +73,7 @@ class RequestPlan:
     notes: tuple[Note, ...] = ()
     trace_rate_per_s: float | None = None  # mean rate of the trace whose arrivals the plan has; None: another process
     texts: PromptTexts | None = None  # content of the prompts, if a file has it
+    blocks: PromptBlocks | None = None  # what each prompt shares with others, if a trace says it
 
     @property
     def prompts_counted(self) -> bool:
@@ -80,7 +83,8 @@ class RequestPlan:
     @property
     def shares_prefixes(self) -> bool:
         """Whether prompts begin alike, so that a prefix cache is to be hit; texts of a file may."""
-        return bool((self.prefix >= 0).any() or (self.session >= 0).any() or self.texts is not None)
+        told = self.texts is not None or self.blocks is not None
+        return bool(told or (self.prefix >= 0).any() or (self.session >= 0).any())
 
     def __post_init__(self) -> None:
         for name in COLUMNS:
@@ -102,6 +106,9 @@ class RequestPlan:
             digest.update(np.ascontiguousarray(getattr(self, name), dtype="<i8").tobytes())
         digest.update("\0".join(self.tenants).encode())
         digest.update(np.array(self.prefix_tokens, dtype="<i8").tobytes())  # adds no bytes without prefixes
+        if self.blocks is not None:
+            for column in (np.array([self.blocks.block_tokens]), self.blocks.starts, self.blocks.ids):
+                digest.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
         return digest.hexdigest()
 
     @staticmethod
@@ -125,15 +132,40 @@ COLUMNS = ("arrivals_ugap", "prompt_tokens", "output_tokens", "tenant", "priorit
 def realised(plan: RequestPlan) -> dict[str, Any]:
     """Statistics of a plan, for `workload.realised` of run.json. Token counts; outside_context is a share.
 
-    prompt_tokens is None if only the server counts them.
+    prompt_tokens is None if only the server counts them. reusable_prompt_tokens: how many an infinite prefix cache
+    would have at their beginnings, if the plan says what they share.
     """
     names, counts = np.unique(plan.tenant, return_counts=True)
-    return {
+    reusable = reusable_tokens(plan)
+    shared = {} if reusable is None else {"reusable_prompt_tokens": int(reusable.sum())}
+    return shared | {
         "prompt_tokens": _summary(plan.prompt_tokens) if plan.prompts_counted else None,
         "output_tokens": _summary(plan.output_tokens),
         "outside_context": plan.outside_context,
         "tenants": {plan.tenants[name]: int(count) for name, count in zip(names, counts, strict=True)},
     }
+
+
+def reusable_tokens(plan: RequestPlan) -> IntColumn | None:
+    """int64[n]: tokens at the beginning of each prompt that earlier prompts had; None if the plan does not say what
+    they share. Answers are not counted: those in a session's prompt are not what the server made of it."""
+    if plan.texts is not None or not plan.shares_prefixes:
+        return None
+    if plan.blocks is not None:
+        return plan.blocks.reusable_tokens(plan.prompt_tokens)
+    reusable = np.zeros(len(plan), dtype=np.int64)
+    had: dict[tuple[int, int], int] = {}  # (prefix, session) -> most tokens of it so far; session -1: the prefix alone
+    for index, (tokens, prefix, session) in enumerate(
+        zip(plan.prompt_tokens.tolist(), plan.prefix.tolist(), plan.session.tolist(), strict=True)
+    ):
+        common = min(plan.prefix_tokens[prefix], tokens) if prefix >= 0 else 0
+        shared = min(had.get((prefix, -1), 0), common)
+        had[prefix, -1] = max(had.get((prefix, -1), 0), common)
+        if session >= 0:
+            shared = max(shared, min(had.get((prefix, session), 0), tokens))
+            had[prefix, session] = max(had.get((prefix, session), 0), tokens)
+        reusable[index] = shared
+    return reusable
 
 
 def _summary(tokens: IntColumn) -> dict[str, float]:

@@ -52,6 +52,11 @@ class PromptFile:
         """Rows by the name of the field that is sent with them."""
         return dict(Counter(chain.from_iterable(self.fields)))
 
+    def taken(self, rows: NDArray[np.intp]) -> PromptFile:
+        """These rows of it, in this order."""
+        fields = tuple(self.fields[row] for row in rows) if self.fields else ()
+        return PromptFile(self.path, tuple(self.contents[row] for row in rows), self.lines[rows], fields, self.unsent)
+
     def refuse(self, row: int, problem: str) -> None:
         refuse_line(Path(self.path), int(self.lines[row]), f"{field_of(self.contents[row])}: {problem}")
 

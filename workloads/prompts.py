@@ -13,12 +13,13 @@ from workloads.plan import RequestPlan
 # A text's random stream has the key (kind, id); the text of a single request has its index alone.
 _SESSION = 1
 _PREFIX = 2
+_BLOCK = 3
 
 
 class Prompts:
     """Random ordinary token ids, a function of prompt_seed and of the plan's sessions and prefixes.
 
-    prompt = [ the prefix ] [ the session's text, or the request's own ]
+    prompt = [ the prefix ] [ the session's text, or the request's own ], or the texts of its blocks
 
     So a longer prompt of the same request begins with the shorter one, a turn begins with the turns before it, and
     texts that no session or prefix shares are equal only by chance.
@@ -40,11 +41,20 @@ class Prompts:
         if plan.texts is not None:
             return plan.texts.tokens(index)
         count, session, prefix = int(plan.prompt_tokens[index]), int(plan.session[index]), int(plan.prefix[index])
+        if plan.blocks is not None:
+            return self._of_blocks(plan.blocks.of_prompt(index).tolist(), plan.blocks.block_tokens, index, count)
         text = (_SESSION, session) if session >= 0 else (index,)
         if prefix < 0:
             return self._text(text, count)
         shared = min(plan.prefix_tokens[prefix], count)
         return np.concatenate([self._text((_PREFIX, prefix), shared), self._text(text, count - shared)])
+
+    def _of_blocks(self, ids: list[int], block_tokens: int, index: int, count: int) -> NDArray[np.int32]:
+        """The blocks' texts, the last one cut where the prompt ends; tokens without a block are the request's own."""
+        ids = ids[: -(-count // block_tokens)]
+        texts = [self._text((_BLOCK, one), min(block_tokens, count - at * block_tokens)) for at, one in enumerate(ids)]
+        own = count - block_tokens * len(ids)
+        return np.concatenate([*texts, self._text((index,), own)]) if own > 0 else np.concatenate(texts)
 
     def _text(self, key: tuple[int, ...], count: int) -> NDArray[np.int32]:
         """The first `count` tokens of one text."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.file_lines import refuse_line
+from workloads.log_names import ARRIVAL
 
 RequestFields = Mapping[str, Any]
 
@@ -27,20 +28,27 @@ SENT = frozenset(
 _USED = frozenset(
     (
         "prompt", "messages", "text", "prompt_tokens", "output_tokens", "output_length", "max_tokens",
-        "max_completion_tokens", "arrival_s", "timestamp", "TIMESTAMP", "tenant", "priority", "stream",
-        "stream_options", "custom_id", "n", "best_of",
+        "max_completion_tokens", "completion_tokens", "total_tokens", *ARRIVAL, "tenant", "priority", "stream",
+        "stream_options", "custom_id", "n", "best_of", "_vllm",
     )
 )  # fmt: skip
-_PROMPTS = ("prompt", "messages", "prompt_tokens", "input_length")  # beside a length, a text is not a prompt
+_PROMPTS = (
+    "prompt",
+    "messages",
+    "prompt_tokens",
+    "input_length",
+    "input_tokens",
+)  # beside a length, a text is not a prompt
 _BATCH = ("custom_id", "method", "url", "body")
 
 
 def request_of(row: dict[str, Any]) -> dict[str, Any]:
-    """The request of a line: that under `body`, for a line of a batch file; `text` is another name of `prompt`."""
+    """The request of a line: that under `body`, for a line of a batch file; `text` and `text_input` are `prompt`."""
     if isinstance(body := row.get("body"), dict):
         row = {name: value for name, value in row.items() if name not in _BATCH} | body
-    if "text" in row and row.keys().isdisjoint(_PROMPTS):
-        row = {("prompt" if name == "text" else name): value for name, value in row.items()}
+    for other in ("text", "text_input"):
+        if other in row and row.keys().isdisjoint(_PROMPTS):
+            row = {("prompt" if name == other else name): value for name, value in row.items()}
     return row
 
 

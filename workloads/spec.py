@@ -10,15 +10,18 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from workloads.arrivals import TraceGaps, unit_arrivals
 from workloads.errors import CbbenchError
-from workloads.file_lines import SUFFIXES
+from workloads.file_lines import KINDS, SUFFIXES
 from workloads.length_distributions import EXAMPLE, LengthDistribution, parse_distribution
 from workloads.length_pairs import IndependentLengths, LengthPairs, ListedLengths, check_fits, draw_fitting
 from workloads.plan import Note, RequestPlan
 from workloads.presets import PRESETS, Preset, read_preset_file
 from workloads.prompt_texts import DEFAULT_OUTPUT_TOKENS, Encode, PromptFile, PromptTexts, PromptTokens
-from workloads.workload_files import WorkloadFile, read_workload_file
+from workloads.selection import Selection, selected
+from workloads.workload_files import Reading, WorkloadFile, read_workload_file
 
 Misfit = Literal["error", "reject"]
 FITTED_SUFFIX = ".preset.json"  # of the files that `cbbench workload fit` writes
@@ -51,6 +54,15 @@ class Workload:
         """Tokens of the prompts, for `plan`: plans that share them tokenise a prompt once. None without one."""
         return None if self.prompts is None or encode is None else PromptTokens(self.prompts, encode)
 
+    def taken(self, what: Selection, seed: int) -> Workload:
+        """The rows of its file that are selected. Raises CbbenchError for another kind of workload."""
+        if not what:
+            return self
+        if self.file is None:
+            name = next(name for name in ("window", "sample", "thin") if getattr(what, name) is not None)
+            raise CbbenchError(name, f"takes rows of a file, and {self.spec} is none; `num_requests` sets their number")
+        return _of_file(self.spec, selected(self.file, what, seed))
+
     def plan(
         self,
         *,
@@ -63,13 +75,16 @@ class Workload:
     ) -> RequestPlan:
         """The first `num_requests` requests. Raises CbbenchError. tokens: see `tokenised`; others: see build_plan."""
         check_numbers(num_requests, seed, max_model_len)
+        together = arrival == "trace" and self.gaps is not None and not self.gaps.gaps[: num_requests - 1].any()
         common: dict[str, Any] = {
-            "arrivals_ugap": unit_arrivals(arrival, num_requests, seed, self.gaps),
+            "arrivals_ugap": np.zeros(num_requests, dtype=np.int64)
+            if together
+            else unit_arrivals(arrival, num_requests, seed, self.gaps),
             "spec": self.spec,
             "seed": seed,
             "notes": self._notes(num_requests, arrival),
         }
-        if arrival == "trace" and self.gaps is not None:
+        if arrival == "trace" and self.gaps is not None and not together:
             # Six digits, as in all runs recorded so far: more would change the times at which requests are due.
             common["trace_rate_per_s"] = float(f"{self.gaps.rate_per_s:.6g}")
         if isinstance(self.lengths, ListedLengths):
@@ -104,6 +119,7 @@ class Workload:
             priority=listed.priority[rows],
             tenants=listed.tenants,
             texts=texts,
+            blocks=None if self.file is None or self.file.blocks is None else self.file.blocks.rows(rows),
             **common,
         )
 
@@ -116,6 +132,9 @@ class Workload:
         if arrival != "trace" and self.gaps is not None and self.gaps.rate_per_s:
             text = f"{self.spec} has arrival times, which are not used; `arrival trace` would use them"
             notes.append(Note("arrivals", text))
+        if arrival == "trace" and self.file.stamps is not None:
+            notes += [Note("times", f"{self.spec}: {text}") for text in self.file.stamps.said]
+        notes += [Note("reading", f"{self.spec}: {text}") for text in self.file.said]
         if count > rows:
             what, order = "rows", "from the top"
             if self.prompts is not None:
@@ -178,9 +197,16 @@ def suggestions(spec: str) -> dict[str, Any]:
     return open_workload(spec).suggests
 
 
-def open_workload(spec: str) -> Workload:
-    """The workload that SPEC describes. Reads the file if it is one. Raises CbbenchError."""
-    text = spec.strip()
+def open_workload(spec: str, how: Reading = Reading()) -> Workload:  # noqa: B008  # it is frozen
+    """The workload that SPEC describes. Reads the file if it is one. Raises CbbenchError. how: see Reading."""
+    workload = _opened(spec.strip(), how)
+    if workload.file is None and how != Reading():
+        name = "column" if how.columns else "time_unit"
+        raise CbbenchError(name, f"says how to read a file, and {workload.spec} is none")
+    return workload
+
+
+def _opened(text: str, how: Reading) -> Workload:
     if text in PRESETS:
         return _from_preset(PRESETS[text])
     if ("=" in text and ";" in text) or text.startswith(("prompt=", "output=")):
@@ -188,13 +214,13 @@ def open_workload(spec: str) -> Workload:
     if text.endswith(FITTED_SUFFIX):
         return replace(_from_preset(read_preset_file(Path(text))), spec=text)
     if text.endswith(SUFFIXES) or Path(text).is_file():
-        return _from_file(text)
+        return _of_file(text, read_workload_file(Path(text), how))
     close = get_close_matches(text.lower(), PRESETS, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}? " if close else ""
     raise CbbenchError(
         "workload",
         f"unknown workload '{text}'; {hint}want a preset ({', '.join(PRESETS)}), "
-        f"'prompt=DIST;output=DIST' or a file ({', '.join(SUFFIXES[:2])})",
+        f"'prompt=DIST;output=DIST' or a file ({', '.join(KINDS)})",
     )
 
 
@@ -228,8 +254,7 @@ def _from_distributions(text: str) -> Workload:
     return Workload(text, "distributions", IndependentLengths(prompt, output))
 
 
-def _from_file(text: str) -> Workload:
-    file = read_workload_file(Path(text))
+def _of_file(text: str, file: WorkloadFile) -> Workload:
     return Workload(
         text,
         "file",

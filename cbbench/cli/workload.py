@@ -28,6 +28,10 @@ class Format(StrEnum):
 Spec = Annotated[str, typer.Argument(help="A preset, 'prompt=DIST;output=DIST', or a file of lengths or prompts.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the draws.")]
 Context = Annotated[int | None, typer.Option(min=2, help="Draw again what needs more tokens, prompt + output.")]
+Column = Annotated[
+    list[str] | None,
+    typer.Option("--column", help="Of a file: the column of a part, as in prompt=NAME; repeat for more."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 
 
@@ -54,15 +58,19 @@ def describe(
     ] = 10_000,
     seed: Seed = 0,
     max_model_len: Context = None,
+    column: Column = None,
     as_json: AsJson = False,
 ) -> None:
     """Where a workload comes from, and a sample's percentiles beside its own."""
     from cbbench.experiment.workload_description import description
     from cbbench.experiment.workload_view import description_view
+    from cbbench.settings.build import value_of
+    from cbbench.settings.run import RunSettings
     from workloads.length_pairs import ListedLengths
     from workloads.spec import open_workload
+    from workloads.workload_files import Reading
 
-    workload = open_workload(spec)
+    workload = open_workload(spec, Reading(value_of(RunSettings.all()["column"], column or [])))
     count = len(workload.lengths) if isinstance(workload.lengths, ListedLengths) else pairs
     plan = workload.plan(num_requests=count, seed=seed, arrival="constant", max_model_len=max_model_len)
     described = description(workload, plan, max_model_len)

@@ -44,6 +44,10 @@ class Bench:
         """The requests of a run with these settings. CbbenchError for an SLA on a part of them that is not there."""
         plan = self._plan(settings)
         rate = rate_per_s(settings, plan)
+        if settings.load.rate is not None and len(plan) > 1 and not plan.arrivals_ugap[-1]:
+            raise CbbenchError(
+                "rate", f"all {len(plan):,} rows arrive at the same time, so no rate spreads them; omit it"
+            )
         stages = Stages(rate) if isinstance(rate, RateSchedule) else None
         for sla in settings.slo.sla:
             if sla.scope is not None and (missing := sla.scope.missing_in_plan(plan, stages)) is not None:
@@ -53,7 +57,7 @@ class Bench:
     def _plan(self, settings: RunSettings) -> RequestPlan:
         """Built once for all runs with the same requests; of many large plans the last ones are kept."""
         context_tokens = self.factory.context_tokens(settings)
-        workload = opened_workload(settings.workload.spec) if settings.workload.tenants is None else None
+        workload = opened_workload(settings.workload) if settings.workload.tenants is None else None
         key = (str(settings.plan_identity()), context_tokens, workload)
         plan = self._plans.pop(key, None)
         self._plans[key] = plan = self._build(settings, workload, context_tokens) if plan is None else plan
@@ -146,7 +150,8 @@ def _over_before(duration_s: float, rate: float | RateSchedule, plan: RequestPla
 def rate_per_s(settings: RunSettings, plan: RequestPlan) -> float | RateSchedule | None:
     """The rate asked for, or a trace's own; None where requests follow no schedule."""
     if settings.load.rate is None and settings.load.arrival == "trace":
-        return plan.trace_rate_per_s
+        own = plan.trace_rate_per_s
+        return None if own is None else own * (settings.load.speed or 1)
     return settings.load.rate
 
 

@@ -42,6 +42,13 @@ def _provenance(workload: Workload, arrivals: dict[str, float] | None) -> list[s
             f"  prompts: {len(workload.file.lengths):,}, sent as text. Their lengths here are estimates, a token for 4 "
             "bytes; a run takes those of the model's tokenizer or of the server"
         )
+    if workload.file is not None:
+        stamps = () if workload.file.stamps is None else workload.file.stamps.said
+        lines += [f"  note: {text}" for text in (*workload.file.said, *stamps)]
+        if workload.file.blocks is not None:
+            lengths = workload.file.lengths.prompt_tokens
+            share = workload.file.blocks.reusable_tokens(lengths).sum() / lengths.sum()
+            lines.append(f"  shared prefixes: an infinite cache would have {share:.1%} of the prompt tokens")
     if arrivals is not None:
         rate, cv = arrivals["rate_per_s"], arrivals["gap_cv"]
         lines.append(

@@ -172,6 +172,11 @@ def _refuse_conflicts(settings: RunSettings) -> None:
     workload, load = settings.workload, settings.load
     if workload.tenants is not None and load.arrival == "trace":
         raise CbbenchError("arrival", "trace does not go with `tenants`: they share one arrival process; give `rate`")
+    for name in ("column", "time_unit", "window", "sample", "thin"):
+        if workload.tenants is not None and getattr(workload, name):
+            raise CbbenchError(name, "is of the file of one workload, and does not go with `tenants`")
+    if load.speed is not None and load.rate is not None:
+        raise CbbenchError("speed", "multiplies the trace's own rate, and `rate` sets another; give one of them")
     if load.arrival not in (None, "trace") and load.rate is None:
         raise CbbenchError("arrival", f"{load.arrival} needs `rate`: without it, nothing is scheduled")
     if workload.temperature == 0 and (workload.top_k or workload.top_p < 1):

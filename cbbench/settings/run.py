@@ -77,7 +77,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
 
     def plan_identity(self) -> tuple[object, ...]:
         """What decides about the plan, beside the context of a model or server."""
-        return tuple(identity_of(self.get(name)) for name, one in self.all().items() if one.facts.plan)
+        # As text, since a list of columns is no key of a dictionary.
+        return tuple(repr(identity_of(self.get(name))) for name, one in self.all().items() if one.facts.plan)
 
 
 def identity_of(value: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from cbbench.settings.build import checked, value_of
 from cbbench.settings.run import RunSettings
 from cbbench.settings.values import OLD_SLOT_LIMIT
+from cbbench.settings.workload import WorkloadSettings
 from cbbench.settings.workload_cache import opened_workload
 from workloads.errors import CbbenchError
 from workloads.rates import RateSchedule
@@ -37,7 +38,7 @@ def gather(command: Command, options: Mapping[str, Any], swept: Sequence[str] = 
     # Of several tenants there is no single workload to suggest anything.
     suggested: dict[str, Any] = {}
     if "tenants" not in chosen:
-        suggested = dict(opened_workload(str(chosen.get("workload", RunSettings().workload.spec))).suggests)
+        suggested = dict(opened_workload(_workload_of(chosen)).suggests)
     if {"rate", "duration"} <= {*chosen, *swept}:  # which say together how many requests there are
         suggested.pop("num_requests", None)
     suggested |= _suggested_by_rate(chosen.get("rate"), chosen.get("duration"))
@@ -45,6 +46,14 @@ def gather(command: Command, options: Mapping[str, Any], swept: Sequence[str] = 
         known = RunSettings.all()
         suggested = {key: value for key, value in suggested.items() if "openai" in known[key].facts.engines}
     return suggested | chosen
+
+
+def _workload_of(chosen: Mapping[str, Any]) -> WorkloadSettings:
+    """What decides which workload is opened, of settings that are not checked yet."""
+    group = {name: one for name, one in RunSettings.all().items() if one.group == "workload"}
+    names = ("workload", "seed", "column", "time_unit", "window", "sample", "thin")
+    values = {group[name].attribute: value_of(group[name], chosen[name]) for name in names if name in chosen}
+    return WorkloadSettings(**values)
 
 
 def _suggested_by_rate(rate: float | str | None, duration_s: float | None) -> dict[str, Any]:

@@ -11,14 +11,17 @@ from cbbench.settings.facts import OURS, SEED, SHOWN, setting
 
 if TYPE_CHECKING:
     from reports.sla import Sla
+    from workloads.log_names import Part
     from workloads.rates import RateSchedule
 else:
+    Part = str
     Sla = RateSchedule = object  # their modules load NumPy
 
 # The upper ends are far beyond any measurement; they keep a mistyped number from filling the memory.
 MOST_REQUESTS = 10_000_000
 
 _of_workload = partial(setting, panel="Workload")
+_of_log = partial(_of_workload, plan=True, hashed="if-set")  # newer than some runs
 _of_judgement = partial(setting, panel="Judgement", hashed="never", unswept=SHOWN)
 _of_output = partial(setting, panel="Output", hashed="never", unswept=SHOWN)
 
@@ -75,6 +78,54 @@ class WorkloadSettings(Struct, frozen=True, kw_only=True):
             extra=_of_workload("WORD", plan=True),
         ),
     ] = "error"
+    column: Annotated[
+        tuple[tuple[Part, str], ...],
+        Meta(
+            description="Of a file: the column of a part of its requests, as in prompt=NAME; parts are prompt, output, "
+            "arrival, tenant, priority; in JSON also usage.NAME. Repeat for more. Default: the names of common logs.",
+            extra=_of_log(
+                "PART=NAME",
+                unswept="says what a file is, which is the same at every point",
+                given=list[str],
+                parse="workloads.log_names:parse_columns",
+            ),
+        ),
+    ] = ()
+    time_unit: Annotated[
+        Literal["s", "ms", "us", "ns"] | None,
+        Meta(
+            description="Unit of a file's time stamps that are numbers. Default: that of the column's name, else "
+            "inferred, and a note says so.",
+            extra=_of_log("UNIT", unswept="says what a file is, which is the same at every point"),
+        ),
+    ] = None
+    window: Annotated[
+        str | None,
+        Meta(
+            description="Of a file: the rows of this time, as in 10:00-10:30 (UTC), or 5m-20m since its first row. "
+            "Default: all.",
+            extra=_of_log("T-T", other_work=True),
+        ),
+    ] = None
+    sample: Annotated[
+        int | None,
+        Meta(
+            ge=1,
+            le=MOST_REQUESTS,
+            description="Of a file: N rows in a row, from one that the seed draws. Default: all.",
+            extra=_of_log("N", other_work=True),
+        ),
+    ] = None
+    thin: Annotated[
+        int | None,
+        Meta(
+            ge=1,
+            le=MOST_REQUESTS,
+            description="Of a file: N of all rows, drawn by the seed, at their own times: the same traffic at a lower "
+            "rate. Default: all.",
+            extra=_of_log("N", other_work=True),
+        ),
+    ] = None
     ignore_eos: Annotated[
         bool,
         Meta(
@@ -121,6 +172,15 @@ class LoadSettings(Struct, frozen=True, kw_only=True):
             "mmpp:FACTOR:SHARE:GAPS or onoff:SHARE:GAPS (bursts), or trace, which without `rate` keeps its own pace. "
             "Default: poisson.",
             extra=_of_workload("DIST", plan=True),
+        ),
+    ] = None
+    speed: Annotated[
+        float | None,
+        Meta(
+            ge=1e-3,
+            le=1e4,
+            description="With `arrival` trace: the trace's own pace times this. Default: 1.",
+            extra=_of_workload("X", needs={"arrival": "trace"}, hashed="if-set"),
         ),
     ] = None
     concurrency: Annotated[

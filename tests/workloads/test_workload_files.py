@@ -67,8 +67,7 @@ def test_gzip_and_byte_order_mark(tmp_path: Path) -> None:
         ("", "no column prompt_tokens"),
         (
             "a,b\n1,2\n",
-            "no column prompt_tokens (other accepted names: ContextTokens, input_length, num_prefill_tokens); "
-            "the first line must name the columns, and has a,b",
+            "and none named by `column` prompt=NAME; the first line must name the columns, and has a, b",
         ),
         ("prompt_tokens\n1\n", "no column output_tokens"),
         ("prompt_tokens,output_tokens\n", "no requests in it"),
@@ -106,7 +105,10 @@ def test_bad_csv(tmp_path: Path, text: str, says: str) -> None:
         ('{"prompt_tokens": NaN, "output_tokens": 6}', "line 1: prompt_tokens must be a whole number, got nan"),
         ('{"prompt_tokens": [], "output_tokens": 6}', "line 1: prompt_tokens must be a whole number, got []"),
         ('\n{"prompt_tokens": 5, "output_tokens": ' + "9" * 5000 + "}", "line 2: a number with thousands of digits"),
-        ('{"id": 7, "conversations": []}', "line 1: no prompt, messages or prompt_tokens; it has id, conversations"),
+        (
+            '{"id": 7, "words": []}',
+            "line 1: no prompt, messages or prompt_tokens; it has id, words. Lengths may be called",
+        ),
         ("{}", "line 1: no prompt, messages or prompt_tokens; it has nothing"),
         ("", "no requests in it"),
     ],
