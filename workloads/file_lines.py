@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ from workloads.errors import CbbenchError
 
 KINDS = (".csv", ".jsonl", ".json", ".log")
 PACKED = ("", ".gz", ".zst")
+TABLES = tuple(kind + packed for kind in (".csv", ".jsonl") for packed in PACKED)
 SUFFIXES = tuple(kind + packed for kind in KINDS for packed in PACKED)
 _ROWS_AT_ONCE = 20_000  # small enough that the collector of garbage sees few of them
 Row = tuple[int, dict[str, Any]]  # (line number from 1, values by name)
@@ -28,6 +29,21 @@ def check_is_workload_file(path: Path) -> None:
         refuse_file(path, "not a regular file" if path.exists() else "no such file")
     if not path.name.endswith(SUFFIXES):
         refuse_file(path, f"a workload file ends in {', '.join(KINDS)}, or in one of these with .gz or .zst")
+
+
+def rows_of(path: Path, needed: Sequence[str]) -> Iterator[Row]:
+    """The rows of a table, CSV or JSON lines. Raises CbbenchError; needed: columns that a CSV file must have."""
+    check_is_workload_file(path)
+    with reading(path), open_text(path) as file:
+        if kind_of(path) != ".csv":
+            yield from json_rows(path, file)
+            return
+        table = CsvTable(path, file)
+        if missing := [name for name in needed if name not in table.header]:
+            refuse_file(path, f"no column {missing[0]}; the first line must name the columns")
+        lines, columns = table.columns()
+        for line, values in zip(lines, zip(*columns, strict=True), strict=True):
+            yield line, dict(zip(table.header, values, strict=True))
 
 
 def kind_of(path: Path) -> str:

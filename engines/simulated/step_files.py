@@ -28,7 +28,7 @@ import numpy as np
 
 from engines.simulated.calibrate import MeasuredSteps
 from workloads.errors import CbbenchError
-from workloads.file_lines import SUFFIXES, rows_of
+from workloads.file_lines import TABLES, rows_of
 
 ITERATION = re.compile(
     r"Iteration\(\d+\): (?P<chunks>\d+) context requests, (?P<chunk_tokens>\d+) context tokens, "
@@ -55,11 +55,11 @@ class StepFile:
 
 def read_step_file(path: Path) -> StepFile:
     """Raises CbbenchError, with the line, if a step is not readable, and if there is none."""
-    found = _table(path) if path.name.endswith(SUFFIXES) else _vllm_log(path)
+    found = _table(path) if path.name.endswith(TABLES) else _vllm_log(path)
     if not len(found.steps.tokens):
         raise CbbenchError(
             None,
-            f"{path}: no steps in it; it must be a table ({', '.join(SUFFIXES)}) or the log of a vLLM server with "
+            f"{path}: no steps in it; it must be a table ({', '.join(TABLES)}) or the log of a vLLM server with "
             "its enable_logging_iteration_details on",
         )
     return found
@@ -71,7 +71,7 @@ def read_step_file(path: Path) -> StepFile:
 def _table(path: Path) -> StepFile:
     found: list[tuple[int, ...]] = []
     try:
-        for line, row in rows_of(path, [(name,) for name in ("tokens", "rows", "kv", "ms")]):
+        for line, row in rows_of(path, ("tokens", "rows", "kv", "ms")):
             found.append(_step(path, line, row))
     except CbbenchError as error:
         raise CbbenchError(None, error.message) from None  # `workload` is not what is wrong here
