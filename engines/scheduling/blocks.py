@@ -20,8 +20,9 @@ class BlockPool:
     def __init__(self, num_blocks: int, index: PrefixIndex) -> None:
         self.num_blocks = num_blocks
         self._index = index
-        self._references = [0] * (num_blocks + 1)
-        self._free: deque[int] = deque(range(1, num_blocks + 1))
+        # A pool may have millions of blocks, and most runs touch few: those never handed out are only counted.
+        self._references = [0]  # of blocks that ever were, and of the dummy
+        self._free: deque[int] = deque()  # given back, longest free first; all others were free before these
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently given back first
         self._pending: list[tuple[int, list[int]]] = []  # (fence step, blocks)
         self._num_pending = 0
@@ -29,7 +30,12 @@ class BlockPool:
     @property
     def num_free(self) -> int:
         """Blocks that can be handed out, at the price of forgetting cached content."""
-        return len(self._free) + len(self._cached)
+        return self._num_unused + len(self._free) + len(self._cached)
+
+    @property
+    def _num_unused(self) -> int:
+        """Blocks that were never handed out: those from len(self._references) on."""
+        return self.num_blocks + 1 - len(self._references)
 
     @property
     def num_cached(self) -> int:
@@ -41,14 +47,20 @@ class BlockPool:
 
     @property
     def num_held(self) -> int:
-        return self.num_blocks - len(self._free) - len(self._cached) - self._num_pending
+        return len(self._references) - 1 - len(self._free) - len(self._cached) - self._num_pending
 
     def take(self, count: int) -> list[int]:
         """`count` blocks for one owner, longest free first, then the least recently used of the cache. The caller has
         checked num_free."""
-        free = min(count, len(self._free))
-        blocks = [self._free.popleft() for _ in range(free)]
-        for _ in range(count - free):
+        unused = min(count, self._num_unused)
+        begin = len(self._references)
+        blocks = list(range(begin, begin + unused))
+        self._references.extend([1] * unused)
+        if unused == count:
+            return blocks
+        free = min(count - unused, len(self._free))
+        blocks += [self._free.popleft() for _ in range(free)]
+        for _ in range(count - unused - free):
             block, _nothing = self._cached.popitem(last=False)
             self._index.forget(block)
             blocks.append(block)
@@ -110,9 +122,10 @@ class BlockPool:
         """`owned`: every entry of every table. Each block is in one place, with the right count."""
         pending = [block for _, blocks in self._pending for block in blocks]
         assert self._num_pending == len(pending)
-        everything = sorted([*self._free, *self._cached, *pending, *set(owned)])
+        unused = range(len(self._references), self.num_blocks + 1)
+        everything = sorted([*unused, *self._free, *self._cached, *pending, *set(owned)])
         assert everything == list(range(1, self.num_blocks + 1)), f"blocks lost or doubled: {everything}"
-        for block in range(1, self.num_blocks + 1):
+        for block in range(1, len(self._references)):
             assert self._references[block] == owned.count(block), f"block {block}: wrong reference count"
         assert all(block in self._index for block in self._cached)
         assert not any(block in self._index for block in self._free)
