@@ -56,6 +56,7 @@ class WorkloadFit:
     prompt: SideFit
     output: SideFit
     arrivals: ArrivalFit | None
+    estimated: bool  # prompts are text whose lengths only a tokenizer or a server would know
 
 
 def fit_workload(file: WorkloadFile, name: str, lengths: LengthFit | None = None) -> WorkloadFit:
@@ -97,6 +98,7 @@ def fit_workload(file: WorkloadFile, name: str, lengths: LengthFit | None = None
         _side(sample[0], prompts, tried[0]),
         _side(sample[1], outputs, tried[1]),
         arrivals,
+        estimated=file.counted_by == "server",
     )
 
 

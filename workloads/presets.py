@@ -137,14 +137,28 @@ def read_preset_file(path: Path) -> Preset:
     """A preset that `cbbench workload fit` has written. Raises CbbenchError."""
     try:
         preset = read_preset(path.read_bytes())
-        lengths = preset.lengths
-        if not isinstance(lengths, ListedLengths):
-            lengths.draw(np.zeros((1, 2), dtype=np.uint64))
+        _check(preset)
     except FileNotFoundError:
         raise CbbenchError("workload", f"{path}: no such file") from None
-    except (OSError, msgspec.DecodeError, ValueError, IndexError) as error:
+    except (OSError, msgspec.DecodeError, ValueError, OverflowError) as error:
         raise CbbenchError("workload", f"{path}: not a preset of `cbbench workload fit` ({error})") from None
     return preset
+
+
+def _check(preset: Preset) -> None:
+    """Raises ValueError for what `fit` does not write, and CbbenchError for a distribution that cannot be read."""
+    if preset.own is None or preset.suggests or preset.rows:
+        raise ValueError("it has no statistics of its file, or settings or rows, which a fit has not")
+    drawn = preset.drawn
+    if isinstance(drawn, IndependentLengths):
+        if not preset.prompt_distribution:
+            raise ValueError("no prompt_distribution and no prompt_grid")
+        return
+    sizes = (*drawn.prompts.shape, *drawn.outputs.shape)
+    if len(sizes) != 4 or any(size < 1 or size & (size - 1) for size in sizes) or sizes[0] != sizes[2]:
+        raise ValueError(f"prompt_grid and output_grid want the same strata, and powers of two, not {sizes}")
+    if len(drawn.tail) or min(drawn.prompts.min(), drawn.outputs.min()) < 1:
+        raise ValueError("lengths in a grid are whole numbers from 1")
 
 
 PRESETS: Mapping[str, Preset] = _Presets()

@@ -57,6 +57,7 @@ def fit_numbers(fit: WorkloadFit, written: list[Path]) -> dict[str, Any]:
     return {
         "files": [str(path) for path in written],
         "lengths": fit.lengths,
+        "estimated": fit.estimated,
         "prompt_tokens": side(fit.prompt),
         "output_tokens": side(fit.output),
         "arrivals": None if fit.arrivals is None else msgspec.to_builtins(fit.arrivals, str_keys=True),
@@ -65,6 +66,8 @@ def fit_numbers(fit: WorkloadFit, written: list[Path]) -> dict[str, Any]:
 
 def fit_lines(fit: WorkloadFit, written: list[Path]) -> Iterator[str]:
     yield f"{fit.preset.description}; lengths by a {'joint grid' if fit.lengths == 'grid' else 'distribution each'}"
+    if fit.estimated:
+        yield "  the prompts are text, and their lengths here are estimates, a token for 4 bytes"
     for name, side in (("prompt", fit.prompt), ("output", fit.output)):
         errors = ", ".join(f"p{100 * at:g} {error:+.1%}" for at, error in side.errors.items())
         yield f"  {name}: Kolmogorov-Smirnov distance {side.ks:.3f} from the file; {errors}"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cbbench.cli.app import invoke
+from workloads.derivation import write_preset
 from workloads.errors import CbbenchError
 from workloads.fit import fit_arrivals, fit_workload
 from workloads.fit_lengths import fit_lengths
@@ -136,6 +137,46 @@ def test_refusals(tmp_path: Path, log: Path, capsys: pytest.CaptureFixture[str])
     assert file is not None
     with pytest.raises(CbbenchError, match="grid needs at least 512"):
         fit_workload(file, "few", "grid")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"own": None}, "no statistics"),
+        ({"suggests": {"output": "elsewhere"}}, "a fit has not"),
+        ({"prompt_grid": [[0, 5]] * 8}, "powers of two|from 1"),
+        ({"prompt_grid": [[5, 5]] * 4}, "the same strata"),
+        ({"output_grid": [[5, 5, 5]] * 8}, "powers of two"),
+        ({"output_grid": [[5, 5], [5]] * 4}, "inhomogeneous"),
+        ({"output_grid": [[10**30]] * 8}, "not a preset"),
+        ({"prompt_marginal": [4], "output_marginal": [4]}, "no prompt_distribution"),
+        ({"prompt_distribution": "gaga(3)", "output_distribution": "fixed(3)"}, "unknown length distribution"),
+        ({"more": 1}, "unknown field"),
+    ],
+)
+def test_a_preset_file_that_fit_did_not_write_is_refused(
+    log: Path, tmp_path: Path, change: dict[str, object], says: str
+) -> None:
+    file = open_workload(str(log)).file
+    assert file is not None
+    path = tmp_path / "changed.preset.json"
+    write_preset(fit_workload(file, "mine").preset, path)
+    open_workload(str(path))
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CbbenchError, match=says):
+        open_workload(str(path))
+
+
+def test_lengths_of_texts_are_called_estimates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "texts.jsonl"
+    path.write_text(
+        "".join(json.dumps({"prompt": "secret " * (at % 9 + 1), "max_tokens": 9}) + "\n" for at in range(40))
+    )
+    out = tmp_path / "texts.preset.json"
+    assert invoke(["workload", "fit", str(path), "-o", str(out), "--no-picture"]) == 0
+    assert "estimates" in capsys.readouterr().out
+    assert "secret" not in out.read_text()
+    assert not (tmp_path / "texts.svg").exists()
 
 
 def test_compare_says_what_equal_outputs_do_to_the_gain(capsys: pytest.CaptureFixture[str]) -> None:
