@@ -29,6 +29,7 @@ class Check(msgspec.Struct, frozen=True):
     baseline: float | None = None
     change: float | None = None  # 0.03: 3 % above the baseline
     interval: tuple[float, float] | None = None  # of the change
+    method: Literal["model-assisted"] | None = None  # None: from the run's own data alone; else part of `metric` too
     context: tuple[str, ...] = ()  # facts behind the reason, which checks may share
 
     @property
@@ -111,7 +112,9 @@ def _sla_check(run: RunFile, scenario: str, one: SlaResult) -> Check:
         value = None  # it depends on the length of the run
         context = (f"overloaded: {_reasons(run)}",)
     sign = ">=" if one.metric in (*RATES, "attainment") else "<="
-    return Check(scenario, one.name, "sla", verdict, f"{sign} {one.bound:g}", reason, value, context=context)
+    name = one.name if one.method is None else f"{one.name} ({one.method})"  # so that no output can leave it out
+    limit = f"{sign} {one.bound:g}"
+    return Check(scenario, name, "sla", verdict, limit, reason, value, method=one.method, context=context)
 
 
 def _doubt(run: RunFile, one: SlaResult) -> str | None:

@@ -45,6 +45,14 @@ def command(
     allow_different: Annotated[
         bool, typer.Option("--allow-different", help="Compare even where the requests were not the same.")
     ] = False,
+    assist: Annotated[
+        bool,
+        typer.Option(
+            "--assist",
+            help="Model-assisted verdicts on P99 and other percentiles: corrected by simulations with step times "
+            "calibrated on the run itself, and labelled so. For runs of cbbench's own engines. Default: off.",
+        ),
+    ] = False,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
     github: Annotated[
         bool, typer.Option("--github", help="Annotate the GitHub job, and add to its step summary.")
@@ -68,5 +76,6 @@ def command(
         baseline=tuple(baseline or ()),
         budget=tuple(budget or ()),
         allow_different=allow_different,
+        assist=assist,
     )
     return judge(question, Outputs(junit=junit, github=github, benchmark_json=benchmark_json, json=json))

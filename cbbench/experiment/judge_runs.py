@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from cbbench.experiment.assist import assist_all
 from reports.budgets import DEFAULTS, Budget, parse_budgets
 from reports.checks import Check, CheckSummary, pooled_checks, sla_checks, summarize_checks
 from reports.files import disk, json_bytes, write_whole
@@ -37,6 +38,7 @@ class Question:
     baseline: tuple[Path, ...] = ()
     budget: tuple[str, ...] = ()
     allow_different: bool = False
+    assist: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,11 @@ def judge(question: Question, outputs: Outputs) -> int:
     judgement = judgement_of(question)
     runs = read_any(question.runs, judgement)
     refuse_missing_parts(runs, judgement)
-    checks = [check for several in by_setting(runs) for check in checks_of_setting(several)]
+    if question.assist:  # each run by itself: the correction takes its own bursts out
+        runs = assist_all(runs)
+        checks = [check for one in runs for check in sla_checks(one.run, one.name)]
+    else:
+        checks = [check for several in by_setting(runs) for check in checks_of_setting(several)]
     notes = [note for one in runs for note in (*one.notes, *_arrivals(one))]
     if any(map(is_preset, question.sla)):
         notes += [note for one in runs for note in mlperf_notes(one)]

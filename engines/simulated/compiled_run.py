@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from engines.recorder import EndedRequest, StepBlock, StepRecorder
 from engines.request_table import RequestRow, Stint
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.plan import IntArray
-from engines.simulated.step_time import StepTables, StepTimeModel
+from engines.simulated.step_time import FloatArray, StepTables, StepTimeModel
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
 
@@ -128,26 +129,19 @@ class CompiledCore:
     def blocks(self) -> Iterator[StepBlock]:
         core, polled = self._core, 0
         while True:
-            answer = core.advance(
-                self._state, self._slot, self._request, self._order, self._preempted, self._sends, self._schedule,
-                self._runs, self._stints, self._ledger, self._finished, self._firsts, *self._settings, *self._times,
-            )  # fmt: skip
+            answer = self._advance()
             until = int(self._state[core.NEXT])
             yield self._block(polled, until)
             polled = until
             if answer == core.ALL_ENDED:
                 return
-            if answer == core.GROW:
-                self._runs = np.concatenate((self._runs, np.zeros_like(self._runs)))
-                self._stints = np.concatenate((self._stints, np.zeros_like(self._stints)))
-            assert answer != core.STUCK, "nothing can run, yet requests wait"
 
     def _block(self, polled: int, until: int) -> StepBlock:
         core = self._core
         finished = self._finished[: self._state[core.FINISHED]]
         firsts = self._firsts[: self._state[core.FIRSTS]]
         of_firsts = self._request[firsts[:, 0]]
-        steps = self._steps()
+        steps = self._steps(self._ledger[: self._state[core.BLOCK_STEPS]])
         ends_ns = steps["end_ns"][finished[:, 1] - (int(steps["step"][0]) if len(steps) else 0)]
         return StepBlock(
             steps=steps,
@@ -159,9 +153,35 @@ class CompiledCore:
             polled_ns=self._request[polled:until, core.R_SUBMITTED].copy(),
         )
 
-    def _steps(self) -> StepArray:
+    def run_through(self, ratios: FloatArray | None = None) -> tuple[IntArray, StepArray]:
+        """The columns of all requests after the whole run, and its ledger, without a record: for statistics over many
+        runs. ratios: factors of the time of each step and its gap, repeated as needed; the core then stops after each
+        step, and was made for blocks of one."""
+        core, rows, plain, step = self._core, [], self._times, 0
+        while True:
+            if ratios is not None:
+                self._times = _scaled(plain, float(ratios[step % len(ratios)]))
+            answer = self._advance()
+            rows.append(self._ledger[: self._state[core.BLOCK_STEPS]].copy())
+            step += 1
+            if answer == core.ALL_ENDED:
+                return self._request, self._steps(np.concatenate(rows))
+
+    def _advance(self) -> int:
+        """Up to the end of a block, or of the run."""
+        core = self._core
+        answer: int = core.advance(
+            self._state, self._slot, self._request, self._order, self._preempted, self._sends, self._schedule,
+            self._runs, self._stints, self._ledger, self._finished, self._firsts, *self._settings, *self._times,
+        )  # fmt: skip
+        if answer == core.GROW:
+            self._runs = np.concatenate((self._runs, np.zeros_like(self._runs)))
+            self._stints = np.concatenate((self._stints, np.zeros_like(self._stints)))
+        assert answer != core.STUCK, "nothing can run, yet requests wait"
+        return answer
+
+    def _steps(self, rows: IntArray) -> StepArray:
         core, config = self._core, self._config
-        rows = self._ledger[: self._state[core.BLOCK_STEPS]]
         steps = np.zeros(len(rows), LEDGER)
         for at, name in enumerate(core.LEDGER_COLUMNS):
             steps[name] = rows[:, at]
@@ -225,6 +245,12 @@ class CompiledCore:
             polled_after=nothing,
             polled_ns=nothing,
         )
+
+
+def _scaled(times: tuple[Any, ...], ratio: float) -> tuple[Any, ...]:
+    """The terms of the step time of a step that takes `ratio` times as long."""
+    *terms, narrow, floor, gaps = times
+    return (*(one * ratio for one in terms), narrow, floor * ratio, np.rint(gaps * ratio).astype(np.int64))
 
 
 def _chain(pool: NDArray[np.int64], at: int) -> list[list[int]]:

@@ -495,3 +495,48 @@ def test_the_action_runs_as_a_script(calm: str, tmp_path: Path, sla: str, code: 
     assert ("::error" in done.stderr) == (code != 0)
     assert "cbbench gate" in Path("summary.md").read_text()
     assert ElementTree.parse("junit.xml").getroot().get("name") == "cbbench gate"
+
+
+# Model-assisted
+
+
+@pytest.mark.slow
+def test_a_model_assisted_verdict_is_labelled_in_every_output(
+    cbbench: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The label is part of the metric's name wherever a verdict is shown. Without the flag there is none."""
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    cbbench(*SIMULATED, *SHORT, "--rate", 40, "--num-requests", 300, "--max-num-seqs", 8, "-o", "run")
+    bounds = ("--sla", "p99_ttft_ms<=1000", "--sla", "p99_tpot_ms<=0.001", "--sla", "output_token_per_s>=10")
+    outcome = cbbench("gate", "run", *bounds, "--assist", "--junit", "junit.xml", "--github")
+    assert outcome.code == 3, outcome.out
+    label = "p99_ttft_sched_ms (model-assisted)"
+    junit = ElementTree.parse("junit.xml")
+    names = [case.get("name") for case in junit.iter("testcase")]
+    assert names[0] == f"{label} <= 1000"
+    assert names[1:] == ["p99_tpot_ms (model-assisted) <= 0.001", "output_token_per_s >= 10"]
+    assert label in outcome.out and "(model-assisted)" in outcome.err
+    assert label in (tmp_path / "summary.md").read_text()
+    found = json.loads(cbbench("gate", "run", *bounds, "--assist", "--json").out)["checks"]
+    assert [one["method"] for one in found] == ["model-assisted", "model-assisted", None]
+    plain = json.loads(cbbench("gate", "run", *bounds, "--json").out)["checks"]
+    assert {one["method"] for one in plain} == {None}
+
+
+def test_what_cannot_be_assisted_is_refused_in_words(cbbench: Call, calm: str) -> None:
+    bound = ("--sla", "p99_ttft_ms<=500", "--assist")
+    assert "no such SLA" in cbbench("gate", calm, "--assist", "--sla", "failure_rate<=0.01").error_line
+    path = Path(calm, "run.json")
+    run = json.loads(path.read_text())
+    changes = {
+        "a server shows no steps": {"engine": {**run["engine"], "kind": "openai"}},
+        "more requests are another load": {
+            "workload": {**run["workload"], "pacing": {**run["workload"]["pacing"], "rate_per_s": None}}
+        },
+        "its plan cannot be built again": {"workload": {**run["workload"], "seed": 1}},
+    }
+    for reason, change in changes.items():
+        path.write_text(json.dumps({**run, **change}))
+        outcome = cbbench("gate", calm, *bound)
+        assert outcome.code == 2
+        assert reason in outcome.error_line
