@@ -37,6 +37,9 @@ from workloads.plan import RequestPlan
 MODEL_ASSISTED: Final = "model-assisted"
 ASSISTED = ("ttft_ms", "ttft_sched_ms", "e2el_ms", "e2el_sched_ms", "tpot_ms")
 TERM_ERROR = 0.03  # of each term of the model at least, whatever its fit says of itself
+# Of the drawn error: the terms of a calibrated model are off together, which draws of single terms do not show. At 1.0
+# 16 % of the runs of benchmarks/verdicts_assist.py passed falsely (TTFT, load 0.85, 300 requests).
+MARGIN = 1.4
 NOISE_BLOCK = 50  # steps: noise of a machine lasts longer than a step
 FAR_OFF = 0.15  # log of measured over simulated with the same requests; beyond that and its noise the model is wrong
 PlanOf = Callable[[int, int], RequestPlan]  # (requests, seed)
@@ -45,10 +48,13 @@ PlanOf = Callable[[int, int], RequestPlan]  # (requests, seed)
 class Size(NamedTuple):
     """How much is simulated. Near saturation the P99 of 15,000 requests still varies by a third from seed to seed."""
 
-    long_runs: int = 20
+    long_runs: int = 16
     long_requests: int = 15_000
-    draws: int = 12
-    drawn_requests: int = 10_000
+    draws: int = 10
+    drawn_requests: int = 8_000
+
+
+FULL = Size()
 
 
 class Draw(NamedTuple):
@@ -78,7 +84,7 @@ def simulate(
     plan: RequestPlan,
     plan_of: PlanOf,
     error: float = TERM_ERROR,
-    size: Size = Size(),
+    size: Size = FULL,
 ) -> Simulations:
     """error: of each term of the model, relative. The same run gives the same simulations: the generator's seed is
     that of its plan."""
@@ -138,19 +144,18 @@ def correction(value: float, latency: str, p: float, found: Simulations) -> Corr
     if not np.isfinite([same, long, *drawn, *without_one]).all():
         return None
     jackknife = float(without_one.std()) * math.sqrt(len(without_one) - 1)
-    error = math.hypot(float(drawn.std(ddof=1)), jackknife)
+    error = MARGIN * math.hypot(float(drawn.std(ddof=1)), jackknife)
     off = abs(math.log(value) - same - float(noise.mean()))
     spread = float(np.std([log_of(one.same) for one in found.draws], ddof=1))
-    return Correction(
-        value * math.exp(long - same), error, math.exp(same), math.exp(long), off <= FAR_OFF + 3 * spread
-    )
+    return Correction(value * math.exp(long - same), error, math.exp(same), math.exp(long), off <= FAR_OFF + 3 * spread)
 
 
 def assisted(result: SlaResult, found: Simulations) -> SlaResult:
     """The result of an SLA on a latency percentile of a whole run (`is_assisted`), judged by its corrected value."""
     p = parse_sla(result.expr).quantile
     latency = result.metric.partition("_")[2]
-    assert p is not None and latency in ASSISTED
+    assert p is not None
+    assert latency in ASSISTED
     label = msgspec.structs.replace(result, method=MODEL_ASSISTED, needed=None, n_eff=None, verdict="inconclusive")
     if found.overloaded:
         why = "simulated for longer, the queue grows without end at this load; measure at a lower rate"

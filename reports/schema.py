@@ -163,6 +163,7 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     criteria: Criteria = Criteria()
     definitions: dict[str, str] = {}
     interrupted: bool = False
+    round: int | None = None  # from 1, of a run that goes on until its SLAs are decided
     notes: tuple[str, ...] = ()
     summary: Summary | None = None
     sla: tuple[SlaResult, ...] = ()

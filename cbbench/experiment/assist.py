@@ -29,7 +29,7 @@ def assist(one: StoredRun) -> StoredRun:
     whose load or steps cannot be simulated from its files. A run that is not valid keeps its results."""
     run = one.run
     if not any(map(is_assisted, run.sla)):
-        raise CbbenchError("assist", "corrects a percentile of TTFT, TPOT or E2EL of all requests; no such SLA is given")
+        raise CbbenchError("assist", "corrects percentiles of TTFT, TPOT and E2EL of all requests: no such SLA")
     _refuse(one.name, run)
     if run.interrupted or run.validity is None or run.validity.verdict != "ok":
         return one

@@ -21,9 +21,10 @@ from reports.regression import exact_checks, regression_checks
 from reports.render.checks import checks_markdown, checks_view
 from reports.render.ci import benchmark_json, junit, workflow_commands
 from reports.scenarios import ComparedRuns, match_baselines, scenarios, setting_differences
+from reports.sequential import confidence_of_look
 from reports.sla import parse_all
 from reports.stages import Stages
-from reports.stored_runs import Judgement, StoredRun
+from reports.stored_runs import Judgement, StoredRun, read_stored
 from workloads.errors import CbbenchError
 
 RATE_NOISE = 0.01  # of the rate asked for: less is not worth a note
@@ -54,6 +55,7 @@ def judge(question: Question, outputs: Outputs) -> int:
     judgement = judgement_of(question)
     runs = read_any(question.runs, judgement)
     refuse_missing_parts(runs, judgement)
+    runs = at_their_looks(runs, judgement)
     if question.assist:  # each run by itself: the correction takes its own bursts out
         runs = assist_all(runs)
         checks = [check for one in runs for check in sla_checks(one.run, one.name)]
@@ -86,6 +88,22 @@ def _arrivals(one: StoredRun) -> list[str]:
     return [f"{one.name}: {arrived:.4g} requests/s arrived, as its plan realised the rate of {asked:.4g}"]
 
 
+def at_their_looks(runs: Sequence[StoredRun], judgement: Judgement) -> list[StoredRun]:
+    """Runs that went on until they were decided, judged at the confidence of their last round: tested at less, they
+    would pass falsely more often than it says."""
+    last = max((one.run.round or 0 for one in runs), default=0)
+    if not last:
+        return list(runs)
+    return [
+        one if one.run.round is None
+        else read_stored(
+            Path(one.name),
+            replace(judgement, confidence=confidence_of_look(one.run.criteria.confidence, last)),
+        )
+        for one in runs
+    ]  # fmt: skip
+
+
 def by_setting(runs: Sequence[StoredRun]) -> list[list[StoredRun]]:
     """The runs of each setting: the same engine, load and criteria; seeds and numbers of requests may differ."""
     groups: dict[bytes, list[StoredRun]] = {}
@@ -109,6 +127,7 @@ class Comparison(NamedTuple):
 
 def compare(runs: Sequence[StoredRun], baselines: Sequence[StoredRun], question: Question) -> Comparison:
     """Against the baseline: exactly where both are simulated, else by intervals."""
+    runs, baselines, notes = common_rounds(runs, baselines)
     pairs = match_baselines(runs, baselines)
     for pair in pairs:
         if pair.differences and not question.allow_different:
@@ -128,7 +147,23 @@ def compare(runs: Sequence[StoredRun], baselines: Sequence[StoredRun], question:
         for check in exact_checks(one, budgets_for(question, exact=True), strict=not question.budget)
     ]
     checks += regression_checks(measured, budgets_for(question), confidence, criteria.max_failure_rate)
-    return Comparison(checks, [note for pair in pairs for note in pair_notes(pair)])
+    return Comparison(checks, [*notes, *(note for pair in pairs for note in pair_notes(pair))])
+
+
+def common_rounds(
+    runs: Sequence[StoredRun], baselines: Sequence[StoredRun]
+) -> tuple[Sequence[StoredRun], Sequence[StoredRun], list[str]]:
+    """Of runs that went on until they were decided, one of them longer: the rounds that both have, the common start of
+    what was asked; with a note. Other runs as they are."""
+    if any(one.run.round is None for one in (*runs, *baselines)):
+        return runs, baselines, []
+    asked = [{one.run.workload.sha256 for one in side} for side in (runs, baselines)]
+    common = asked[0] & asked[1]
+    if not common or len(common) == len(asked[0] | asked[1]):
+        return runs, baselines, []
+    ours, theirs = ([one for one in side if one.run.workload.sha256 in common] for side in (runs, baselines))
+    note = f"compared on the {len(common)} rounds that both have, of {len(asked[0])} and {len(asked[1])}"
+    return ours, theirs, [note]
 
 
 def budgets_for(question: Question, *, exact: bool = False) -> tuple[Budget, ...]:

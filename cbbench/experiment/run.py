@@ -96,8 +96,9 @@ def run(settings: RunSettings, asked: Sequence[float] | None = None) -> int:
     return code_of(result)
 
 
-def measure(bench: Bench, settings: RunSettings, folder: Path, title: str) -> RunFile:
-    """Run `settings` into `folder`. Ctrl-C ends it early; the result is then marked as interrupted."""
+def measure(bench: Bench, settings: RunSettings, folder: Path, title: str, round_number: int | None = None) -> RunFile:
+    """Run `settings` into `folder`. Ctrl-C ends it early; the result is then marked as interrupted. round_number: from
+    1, of a run that goes on until its SLAs are decided."""
     plan = bench.plan(settings)
     pacing = Pacing(
         plan.arrivals_ugap,
@@ -115,6 +116,7 @@ def measure(bench: Bench, settings: RunSettings, folder: Path, title: str) -> Ru
         environment=environment(gpu),
         criteria=criteria_of(settings),
         notes=notes_of(settings, plan),
+        round=round_number,
     )
     bench.tell([*header.notes, *notes_on_speed(info, plan)])  # before the run, which may be long
     with (

@@ -515,7 +515,8 @@ def test_a_model_assisted_verdict_is_labelled_in_every_output(
     names = [case.get("name") for case in junit.iter("testcase")]
     assert names[0] == f"{label} <= 1000"
     assert names[1:] == ["p99_tpot_ms (model-assisted) <= 0.001", "output_token_per_s >= 10"]
-    assert label in outcome.out and "(model-assisted)" in outcome.err
+    assert label in outcome.out
+    assert "(model-assisted)" in outcome.err
     assert label in (tmp_path / "summary.md").read_text()
     found = json.loads(cbbench("gate", "run", *bounds, "--assist", "--json").out)["checks"]
     assert [one["method"] for one in found] == ["model-assisted", "model-assisted", None]
@@ -525,7 +526,7 @@ def test_a_model_assisted_verdict_is_labelled_in_every_output(
 
 def test_what_cannot_be_assisted_is_refused_in_words(cbbench: Call, calm: str) -> None:
     bound = ("--sla", "p99_ttft_ms<=500", "--assist")
-    assert "no such SLA" in cbbench("gate", calm, "--assist", "--sla", "failure_rate<=0.01").error_line
+    assert "of all requests: no such SLA" in cbbench("gate", calm, "--assist", "--sla", "failure_rate<=0.01").error_line
     path = Path(calm, "run.json")
     run = json.loads(path.read_text())
     changes = {

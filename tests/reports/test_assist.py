@@ -82,7 +82,8 @@ def test_verdicts_follow_the_interval_of_the_corrected_value(runs: list[Measured
         verdicts = [one.judged(fixed.value * factor).verdict for factor in (0.3, 1.0, 3.0)]
         assert verdicts == ["fail", "inconclusive", "pass"]
         label = one.judged(fixed.value)
-        assert label.method == "model-assisted" and label.value == pytest.approx(fixed.value)
+        assert label.method == "model-assisted"
+        assert label.value == pytest.approx(fixed.value)
 
 
 def test_the_same_run_gives_the_same_verdict(runs: list[Measured]) -> None:
@@ -95,10 +96,12 @@ def test_the_same_run_gives_the_same_verdict(runs: list[Measured]) -> None:
 def test_step_times_that_do_not_describe_the_run_give_no_verdict(runs: list[Measured]) -> None:
     value = float(np.quantile(runs[0].times.ttft_sched_ms, 0.99))
     fixed = correction(value * 3, "ttft_sched_ms", 0.99, runs[0].found)
-    assert fixed is not None and not fixed.agrees
+    assert fixed is not None
+    assert not fixed.agrees
     result = SlaResult("p99_ttft_ms<=1e9", "p99_ttft_sched_ms", value * 3, 1e9, 0.95, 300, 40.0, "pass", "")
     judged = assisted(result, runs[0].found)
-    assert judged.verdict == "inconclusive" and "do not describe this run" in judged.reason
+    assert judged.verdict == "inconclusive"
+    assert "do not describe this run" in judged.reason
 
 
 def test_a_load_that_is_too_high_gives_no_verdict() -> None:
@@ -110,7 +113,8 @@ def test_a_load_that_is_too_high_gives_no_verdict() -> None:
     found = simulate(too_much, model, steps, plan, plan_of, size=SMALL)
     result = SlaResult("p99_ttft_ms<=1e9", "p99_ttft_sched_ms", 1000.0, 1e9, 0.95, 200, 40.0, "pass", "")
     judged = assisted(result, found)
-    assert judged.verdict == "inconclusive" and "grows without end" in judged.reason
+    assert judged.verdict == "inconclusive"
+    assert "grows without end" in judged.reason
 
 
 def test_scaled_to_the_busy_time(runs: list[Measured]) -> None:
