@@ -4,11 +4,11 @@
                                          [--requests 300] [--processes 2]
 
 The load is that of benchmarks/verdicts.py. The engine that is measured has step times that the model does not: each
-step is off by 5 % (lognormal), one in 500 takes five times as long, and each term of STEP_TIMES is off by 3 %, drawn
-anew for each run and scaled to the same busy time. `gate --assist` calibrates on the run, so it knows none of this. The
-true P99 is that of long runs whose steps all take the mean of the noise longer: it evens out over many steps. A line is a cell; for each latency the shares in percent: false
-passes with the bound at the true P99 / passes at 1.67 times it / false fails where the truth is 10 % inside / fails at
-0.6 times it; then the standard deviation of the log of corrected over true P99.
+step is off by 5 % (lognormal), one in 500 takes five times as long, and each calibrated term is off by 3 % more, drawn
+anew for each run. The true P99 is that of long runs whose steps all take the mean of the noise longer: it evens out
+over many steps. A line is a cell; for each latency the shares in percent: false passes with the bound at the true P99 /
+passes at 1.67 times it / false fails where the truth is 10 % inside / fails at 0.6 times it; then mean and standard
+deviation of the log of corrected over true P99.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def judged(noisy: Noisy, requests: int, seed: int, truth: Sequence[float]) -> li
     model = off(calibrate(measured, Origin(source="this run")), seed)
     found = simulate(replay, model, measured, plan, noisy.plan, model_error(model))
     times = times_of(columns)
-    answers = []
+    answers: list[tuple[str, float]] = []
     for name, value in zip(LATENCIES, truth, strict=True):
         for bound in BOUNDS.values():
             done = assisted(_result(times, name, bound * value), found)

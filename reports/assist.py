@@ -111,7 +111,8 @@ def _in_blocks(ratios: FloatArray, random: np.random.Generator) -> FloatArray:
     """The ratios in a drawn order of blocks, with a mean of 1."""
     starts = random.integers(0, len(ratios), max(1, len(ratios) // NOISE_BLOCK) + 1)
     drawn = ratios[(starts[:, None] + np.arange(NOISE_BLOCK)).ravel() % len(ratios)]
-    return drawn / drawn.mean()
+    of_mean_one: FloatArray = drawn / drawn.mean()
+    return of_mean_one
 
 
 def model_error(model: FittedStepTimes) -> float:

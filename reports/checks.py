@@ -29,8 +29,8 @@ class Check(msgspec.Struct, frozen=True):
     baseline: float | None = None
     change: float | None = None  # 0.03: 3 % above the baseline
     interval: tuple[float, float] | None = None  # of the change
-    method: Literal["model-assisted"] | None = None  # None: from the run's own data alone; else part of `metric` too
     context: tuple[str, ...] = ()  # facts behind the reason, which checks may share
+    method: Literal["model-assisted"] | None = None  # None: from the run's own data alone; else part of `metric` too
 
     @property
     def told(self) -> str:

@@ -120,8 +120,8 @@ class SlaResult(msgspec.Struct, frozen=True):
     needed: int | None = None  # requests of the run at least, where more could give a verdict
     scope: str | None = None  # "tenant=quiet": judged on these `n` requests alone
     violations: int | None = None  # of n, beyond the bound, where they are counted
-    method: Literal["model-assisted"] | None = None  # None: from the run's own data alone
     bursts: tuple[int, int] | None = None  # in which the slowest requests came, and wanted for a pass; None: calm
+    method: Literal["model-assisted"] | None = None  # None: from the run's own data alone
 
     @property
     def unmeasured(self) -> bool:
