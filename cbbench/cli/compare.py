@@ -89,4 +89,8 @@ def settings_of(text: str) -> dict[str, Any]:
     app = typer.Typer(add_completion=False)
     app.command()(complete(run.command))
     context = typer.main.get_command(app).make_context("CONFIG", words)
-    return {name: value for name, value in context.params.items() if value is not None and value != ()}
+    given = {name: value for name, value in context.params.items() if value is not None and value != ()}
+    for name in ("percentiles", "until_decided", "max_requests", "max_duration"):  # what `run` has beside settings
+        if name in given:
+            raise CbbenchError(name, "does not belong into a CONFIG of cbbench compare")
+    return given

@@ -15,14 +15,14 @@ from cbbench.cli.percentiles import PERCENTILES, read_percentiles
 def command(
     percentiles: Annotated[str | None, PERCENTILES] = None,
     until_decided: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--until-decided",
             rich_help_panel="Judgement",
             help="Go on, in rounds with other seeds, until every SLA is decided. --num-requests fixes the number "
             "instead. Default: off.",
         ),
-    ] = False,
+    ] = None,
     max_requests: Annotated[
         int | None,
         typer.Option(

@@ -114,3 +114,9 @@ def test_a_baseline_is_compared_on_the_rounds_that_both_have(cbbench: Call) -> N
     outcome = cbbench("gate", "long", "--baseline", "short", "--sla", "mean_ttft_ms<=5000")
     assert outcome.code == 0, outcome.out
     assert "compared on the 1 rounds that both have, of 2 and 1" in outcome.out
+
+
+def test_a_side_of_compare_has_a_fixed_number_of_requests(cbbench: Call) -> None:
+    outcome = cbbench("compare", "--aa", "--engine simulated --hardware h100 --until-decided")
+    assert outcome.code == 2
+    assert "--until-decided: does not belong into a CONFIG" in outcome.error_line
