@@ -1,4 +1,4 @@
-"""The numbers of a run for parts of its requests: by tenant, priority, prompt bucket and stage of the rate."""
+"""The numbers of a run for parts of its requests: by tenant, priority, prompt bucket, URL and stage of the rate."""
 
 from __future__ import annotations
 
@@ -50,6 +50,10 @@ class Groups:
         between = [f"{shorter + 1} to {edge}" for shorter, edge in pairwise(edges)]
         names = [f"up to {edges[0]}", *between, f"over {edges[-1]}"]
         return self._split(np.searchsorted(edges, self._times.prompt_tokens), names)
+
+    def by_url(self, urls: Sequence[str]) -> dict[str, Group]:
+        """urls: of a load that was split over several servers: request i went to number i % len(urls)."""
+        return self._split(self._record.column("i")[self._times.row] % len(urls), urls) if urls else {}
 
     def by_stage(self, stages: Stages | None) -> dict[str, StageGroup]:
         """By the stage in which a request was scheduled, a ramp by its parts. Rates are those of requests that ended

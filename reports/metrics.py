@@ -236,9 +236,9 @@ _DEFINITIONS = {
         "the next, for the reason in the ledger of that step."
     ),
     "by_tenant": (
-        "The same numbers for each tenant (by_priority, by_prompt_bucket, by_stage: likewise), empty unless there are "
-        "two or more; rates are over the window of the whole run (of a stage: of what ended within its time, over that "
-        "time), preemptions are those of its requests."
+        "The same numbers for each tenant (by_priority, by_prompt_bucket, by_url, by_stage: likewise), empty unless "
+        "there are two or more; rates are over the window of the whole run (of a stage: of what ended within its time, "
+        "over that time), preemptions are those of its requests."
     ),
     "by_stage": (
         "By the stage of a rate that changes, of a ramp by its parts, in which a request was due. asked_request_per_s: "

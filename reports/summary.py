@@ -127,6 +127,7 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes, slas: Se
         breakdown=breakdown(record).summary(),
         by_tenant=groups.by_tenant(),
         by_priority=groups.by_priority(),
+        by_url=groups.by_url(header.engine.config.get("urls") or ()),
         by_prompt_bucket=groups.by_prompt_bucket(header.engine.config.get("prompt_buckets") or ()),
         by_stage=groups.by_stage(stages),
         service_gap_tokens=groups.service_gap_tokens(),

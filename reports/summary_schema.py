@@ -235,6 +235,7 @@ class Summary(msgspec.Struct, frozen=True):
     by_tenant: dict[str, Group] = {}
     by_priority: dict[str, Group] = {}
     by_prompt_bucket: dict[str, Group] = {}  # by the edges in engine.config["prompt_buckets"]
+    by_url: dict[str, Group] = {}  # of a load over several servers: those of engine.config["urls"]
     by_stage: dict[str, StageGroup] = {}  # by the stage of a rate that changes in which a request was scheduled
     service_gap_tokens: float | None = None
     instances: dict[str, Instance] = {}  # prefill and decode; empty without disaggregation
@@ -247,5 +248,6 @@ class Summary(msgspec.Struct, frozen=True):
             "tenant": self.by_tenant,
             "priority": self.by_priority,
             "prompt": self.by_prompt_bucket,
+            "url": self.by_url,
         }
         return {name: groups for name, groups in named.items() if groups}

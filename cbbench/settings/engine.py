@@ -183,12 +183,19 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     """The server that is loaded, and how."""
 
     url: Annotated[
-        str | None,
+        str | tuple[str, ...] | None,
         Meta(
             description="Load this server over HTTP, as in http://127.0.0.1:8000; a path that ends in the API's, and a "
-            "query string, are used as they stand. Default: none. The key, if it wants one, is taken from "
-            "OPENAI_API_KEY.",
-            extra=setting("URL", panel="Server over HTTP", unswept=SERVER, loaded_once=True),
+            "query string, are used as they stand. Repeat it to split the load evenly over several. Default: none. The "
+            "key, if it wants one, is taken from OPENAI_API_KEY.",
+            extra=setting(
+                "URL",
+                panel="Server over HTTP",
+                unswept=SERVER,
+                loaded_once=True,
+                given=list[str],
+                parse="cbbench.settings.values:parse_urls",
+            ),
         ),
     ] = None
     api: Annotated[

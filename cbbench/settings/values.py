@@ -152,6 +152,13 @@ def parse_host_floor_ms(given: str | float) -> float | Literal["eager"]:
     return floor_ms
 
 
+def parse_urls(urls: Sequence[str]) -> str | tuple[str, ...]:
+    """One as it is, as it stands in the identities of runs that know one only."""
+    if len(set(urls)) < len(urls):
+        raise ValueError(f"want each server once, got {' '.join(urls)}")
+    return urls[0] if len(urls) == 1 else tuple(urls)
+
+
 def parse_max_failures(given: str | int) -> FailuresAllowed:
     """A number of requests, or a share like 5%."""
     text = str(given)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -25,6 +25,7 @@ PromptForm = Literal["auto", "ids", "text"]
 @dataclass(frozen=True, kw_only=True)
 class RemoteConfig:
     url: str
+    other_urls: tuple[str, ...] = ()  # of servers that take equal parts of the load
     api: Api = "completions"
     model: str | None = None  # None: the one the server serves
     api_key: str | None = field(default=None, repr=False)
@@ -61,6 +62,16 @@ class RemoteConfig:
     @cached_property
     def extra_body_varies(self) -> bool:
         return has_names(self.extra_body)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Request i goes to number i % len(urls)."""
+        return (self.url, *self.other_urls)
+
+    @property
+    def each(self) -> tuple[RemoteConfig, ...]:
+        """A configuration for every URL."""
+        return tuple(replace(self, url=url, other_urls=()) for url in self.urls)
 
     @property
     def kept_connections(self) -> int:

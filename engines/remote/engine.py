@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -15,7 +16,7 @@ from engines.remote.preflight import choose_request_format, not_adapted
 from engines.remote.request_bodies import RequestFormat
 from engines.remote.scrape import MetricsPage, ScrapedObserver, Scraper
 from engines.remote.server_info import ServerInfo, read_server_info
-from engines.remote.workers import run_in_workers, worker_count
+from engines.remote.workers import run_in_workers, worker_count, workers_for_urls
 from workloads.errors import ExitCode
 from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
@@ -39,11 +40,11 @@ class RemoteEngine:
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
         """Raises CbbenchError before the run, PartialRun when the server goes away or a worker dies during it."""
-        request_format = choose_request_format(self.config, self.target, self.server, plan, pacing, observer)
-        request_format = request_format.with_request_ids()
-        run = self._run_scraped if self.config.scrape else self._run
+        formats = self._formats(plan, pacing, observer)
+        one_page = len(formats) == 1 or self.config.metrics_url is not None
+        run = self._run_scraped if self.config.scrape and one_page else self._run
         limit = FailureLimit(observer, self.config.max_failures or MostFailures())
-        result = run(request_format, plan, pacing, limit)
+        result = run(formats, plan, pacing, limit)
         if result.problem is not None:
             why, exit_code = result.problem
             raise PartialRun(f"{why}; {len(result.record)} of {len(plan)} requests had ended", exit_code, result.record)
@@ -52,28 +53,46 @@ class RemoteEngine:
             raise PartialRun(why, ExitCode.LOAD_INVALID, result.record)
         return result.record
 
-    def _run(self, request_format: RequestFormat, plan: RequestPlan, pacing: Pacing, observer: Observer) -> LoadResult:
+    def _formats(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> list[RequestFormat]:
+        """Of the server at each URL, which all have the model of the first."""
+        formats = []
+        for number, config in enumerate(self.config.each):
+            target, server = self.target, self.server
+            if number:
+                config = replace(config, model=self.server.model)
+                target = resolve(config)
+                server = read_server_info(config, target)
+            chosen = choose_request_format(config, target, server, plan, pacing, observer)
+            formats.append(chosen.with_request_ids())
+        return formats
+
+    def _run(
+        self, formats: Sequence[RequestFormat], plan: RequestPlan, pacing: Pacing, observer: Observer
+    ) -> LoadResult:
         workers = worker_count(self.config.workers, plan, pacing)
+        if len(formats) > 1:
+            workers = workers_for_urls(len(formats), workers, pacing)
         if workers > 1:
-            result = run_in_workers(request_format, plan, pacing, observer, workers)
+            result = run_in_workers(formats, plan, pacing, observer, workers)
         else:
-            result = run_in_this_process(request_format, self.target, plan, pacing, observer)
+            result = run_in_this_process(formats[0], self.target, plan, pacing, observer)
         report = result.stats.report(open_loop=pacing.rate_per_s is not None, workers=workers)
-        notes = self.server.notes + request_format.notes + not_adapted(request_format, result.record)
+        notes = dict.fromkeys(self.server.notes + sum((one.notes for one in formats), ()))
+        notes |= dict.fromkeys(not_adapted(formats[0], result.record))
         self.client = msgspec.structs.replace(
-            report, notes=notes, prefixes_shared=plan.shares_prefixes, streamed=self.config.stream
+            report, notes=tuple(notes), prefixes_shared=plan.shares_prefixes, streamed=self.config.stream
         )
         return result
 
     def _run_scraped(
-        self, request_format: RequestFormat, plan: RequestPlan, pacing: Pacing, observer: Observer
+        self, formats: Sequence[RequestFormat], plan: RequestPlan, pacing: Pacing, observer: Observer
     ) -> LoadResult:
         """_run(), with the server's own metrics in the signals and in the client's report."""
         scraper = Scraper(MetricsPage(self.config, self.target))
         scraper.start(must_answer=self.config.metrics_url is not None)
         observer_with_metrics = ScrapedObserver(observer, scraper)
         try:
-            result = self._run(request_format, plan, pacing, observer_with_metrics)
+            result = self._run(formats, plan, pacing, observer_with_metrics)
         finally:
             scraper.stop()
         record = replace(result.record, signals=observer_with_metrics.signals)

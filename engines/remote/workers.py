@@ -14,7 +14,7 @@ import multiprocessing
 import selectors
 import signal
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -73,6 +73,16 @@ def worker_count(asked: int | Literal["auto"], plan: RequestPlan, pacing: Pacing
     return max(1, asked if pacing.concurrency is None else min(asked, pacing.concurrency))
 
 
+def workers_for_urls(urls: int, workers: int, pacing: Pacing) -> int:
+    """As many processes for each URL. Raises CbbenchError where the cap on requests in flight is below that."""
+    if pacing.concurrency is not None and pacing.concurrency < urls:
+        raise CbbenchError("concurrency", f"{pacing.concurrency} is below the {urls} of `url`, which share it")
+    each = math.ceil(workers / urls)
+    if pacing.concurrency is not None:
+        each = max(1, min(each, pacing.concurrency // urls))
+    return each * urls
+
+
 def _peak(rate_per_s: float | RateSchedule) -> float:
     """The highest rate, requests per second."""
     if isinstance(rate_per_s, RateSchedule):
@@ -88,16 +98,18 @@ def _available_cores() -> int:
 
 
 def run_in_workers(
-    request_format: RequestFormat, plan: RequestPlan, pacing: Pacing, observer: Observer, workers: int
+    formats: Sequence[RequestFormat], plan: RequestPlan, pacing: Pacing, observer: Observer, workers: int
 ) -> LoadResult:
-    """Raises CbbenchError if a worker cannot start. A worker that dies later is the result's `problem`."""
+    """formats: one for each URL; worker w loads number w % len(formats), so `workers` is a multiple of that.
+
+    Raises CbbenchError if a worker cannot start. A worker that dies later is the result's `problem`."""
     processes: dict[Connection, BaseProcess] = {}
     recorder = MergedRecorder(plan, observer)
     started = False
     try:
         with _interrupts_held_back():
             for worker in range(workers):
-                pipe, process = _spawn(Job(request_format, plan, pacing, worker, workers))
+                pipe, process = _spawn(Job(formats[worker % len(formats)], plan, pacing, worker, workers))
                 processes[pipe] = process
         start_ns = _start(processes, observer)
         if start_ns is None:

@@ -38,17 +38,18 @@ class OpenAIFactory:
 
     def engine(self, settings: RunSettings, plan: RequestPlan) -> tuple[Engine, EngineInfo]:
         engine = self._engine(settings)
-        server = engine.server
+        server, urls = engine.server, engine.config.urls
         info = EngineInfo(
             kind="openai",
             model=server.model,
             config={
-                "url": settings.server.url,
+                "url": urls[0],
                 "launch": settings.server.launch,
                 "api": settings.server.api,
                 "served": list(server.served),
                 "ignore_eos": settings.workload.ignore_eos,
             }
+            | ({"urls": list(urls)} if len(urls) > 1 else {})
             | ({} if settings.server.stream else {"stream": False})
             | ({"omit": list(settings.server.omit)} if settings.server.omit else {})
             | ({"headers": [one.name for one in settings.server.header]} if settings.server.header else {}),
@@ -61,10 +62,13 @@ class OpenAIFactory:
         from engines.remote.failure_limit import MostFailures
 
         allowed = settings.server.max_failures
-        assert settings.server.url is not None
+        given = settings.server.url
+        assert given is not None
+        urls = (given,) if isinstance(given, str) else given
         return RemoteEngine(
             RemoteConfig(
-                url=settings.server.url,
+                url=urls[0],
+                other_urls=urls[1:],
                 api=settings.server.api,
                 model=settings.engine.model if settings.engine.model != RunSettings().engine.model else None,
                 api_key=_api_key(),
