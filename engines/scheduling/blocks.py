@@ -112,8 +112,11 @@ class BlockPool:
         for block in blocks:
             if block in self._index:
                 self._cached[block] = None
-            else:
-                self._free.append(block)
+                continue
+            self._free.append(block)
+            # What its owner entered below a twin hangs on the other now, which must not leave before that.
+            if (known := self._index.drop_twin(block)) is not None and known in self._cached:
+                self._cached.move_to_end(known)
 
     def references(self, block: int) -> int:
         return self._references[block]
@@ -127,5 +130,6 @@ class BlockPool:
         assert everything == list(range(1, self.num_blocks + 1)), f"blocks lost or doubled: {everything}"
         for block in range(1, len(self._references)):
             assert self._references[block] == owned.count(block), f"block {block}: wrong reference count"
+        self._index.check_invariants()
         assert all(block in self._index for block in self._cached)
         assert not any(block in self._index for block in self._free)

@@ -14,6 +14,7 @@ which request may do the latter is decided by the scheduler (preemption), never 
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -169,6 +170,16 @@ class KVManager:
         self.kept += Counter()  # those that reached 0 are gone
         self.num_kept -= len(blocks)
         self.pool.release(blocks, fence=0, collected=0)
+
+    def freed_by(self, slots: Sequence[int]) -> tuple[int, frozenset[int]]:
+        """(how many more blocks would be available without the tables of these slots, the published ones of them that
+        no table would hold)."""
+        reserved = int(self._reserved[list(slots)].sum())
+        if not self.index.enabled:
+            return reserved + int(self._held[list(slots)].sum()), frozenset()
+        holders = Counter(block for slot in slots for block in self.blocks(slot))
+        unheld = frozenset(block for block, count in holders.items() if self.pool.references(block) == count)
+        return reserved + len(unheld), unheld
 
     def held(self, slot: int) -> int:
         return int(self._held[slot])

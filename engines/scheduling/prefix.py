@@ -5,8 +5,8 @@ A trie in one dictionary. A node is a full block of tokens after a certain prefi
     (parent node, the block's tokens as bytes) -> block;      a root per salt, so that tenants never share
 
 Keys hold the tokens themselves, so a hit is exact and there is no hash to collide. A block is entered only after the
-step that computed it has been collected, and leaves when its memory is handed out again. Node numbers are never
-reused: a child whose parent was forgotten can no longer be found, and is recycled in its turn.
+step that computed it has been collected, and leaves when its memory is handed out again. Requests that computed equal
+blocks in one step have twins: one is in the index, and another takes its place when that one leaves first.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ class PrefixIndex:
         self._block_at: dict[tuple[int, bytes], int] = {}
         self._key_of: dict[int, tuple[int, bytes]] = {}
         self._node_of: dict[int, int] = {}  # block -> its node number
+        self._twins: dict[int, list[int]] = {}  # block -> others of the same content, which their owners hold
+        self._twin_of: dict[int, int] = {}  # such another -> the block that is in the index
         self._roots: dict[str, int] = {}
         self._next_node = 0
 
@@ -53,10 +55,12 @@ class PrefixIndex:
     def publish(self, parent: int, tokens: Tokens, block: int) -> int:
         """Enter a computed block; returns the node that is its successor's parent.
 
-        Where the same content is there already, that one stays and this block remains its owner's alone.
+        Where the same content is there already, that one stays, and this block is its twin until it is dropped.
         """
         key = (parent, tokens.tobytes())
         if (known := self._block_at.get(key)) is not None:
+            self._twins.setdefault(known, []).append(block)
+            self._twin_of[block] = known
             return self._node_of[known]
         self._block_at[key] = block
         self._key_of[block] = key
@@ -67,8 +71,33 @@ class PrefixIndex:
         return self._node_of[block]
 
     def forget(self, block: int) -> None:
-        del self._block_at[self._key_of.pop(block)]
-        del self._node_of[block]
+        """The block is handed out again. A twin takes its place, so what was entered below it is still found."""
+        key, node = self._key_of.pop(block), self._node_of.pop(block)
+        del self._block_at[key]
+        if not (twins := self._twins.pop(block, [])):
+            return
+        heir, *others = twins
+        self._block_at[key], self._key_of[heir], self._node_of[heir] = heir, key, node
+        del self._twin_of[heir]
+        if others:
+            self._twins[heir] = others
+            self._twin_of.update(dict.fromkeys(others, heir))
+
+    def drop_twin(self, block: int) -> int | None:
+        """The block is free. Returns the one in the index with its content; None if it was no twin."""
+        if (known := self._twin_of.pop(block, None)) is not None:
+            self._twins[known].remove(block)
+            if not self._twins[known]:
+                del self._twins[known]
+        return known
+
+    def check_invariants(self) -> None:
+        """Every block in the index can be found from a root."""
+        parents = {*self._roots.values(), *self._node_of.values()}
+        assert all(parent in parents for parent, _ in self._block_at), "a block is entered below one that is gone"
+        assert self._key_of.keys() == self._node_of.keys() == set(self._block_at.values())
+        assert sorted(self._twin_of.items()) == sorted((b, k) for k, twins in self._twins.items() for b in twins)
+        assert not self._twin_of.keys() & self._key_of.keys()
 
     def _new_node(self) -> int:
         self._next_node += 1

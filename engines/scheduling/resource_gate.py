@@ -19,12 +19,25 @@ from engines.scheduling.slots import Slots
 NS = 1_000_000_000
 
 
+class Vacated(NamedTuple):
+    """What would be free if some running requests were not: for a question, nothing is preempted."""
+
+    requests: tuple[Request, ...] = ()  # the running ones left out; all are active
+    slots: int = 0  # theirs, and those that are free once the step in flight has ended
+    blocks: int = 0  # available blocks, likewise
+    unheld: frozenset[int] = frozenset()  # published blocks that no table would hold
+
+
+NOTHING = Vacated()
+
+
 @dataclass(slots=True)
 class AdmissionBudget:
     """What a step leaves for waiting requests."""
 
     tokens: int
     set_aside: int  # available blocks that running requests take in this step
+    vacated: Vacated = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,26 +106,30 @@ class ResourceGate:
         return self._quotas.never_fits(request, blocks)
 
     def can_allocate(
-        self, request: Request, grant: Grant, *, set_aside: int, watermark: int, now_ns: int
+        self, request: Request, grant: Grant, budget: AdmissionBudget, *, watermark: int, now_ns: int
     ) -> Refusal | None:
         """None if there are a slot, a quota and blocks for the grant, else what is missing.
 
-        set_aside: available blocks that running requests will take in this very step.
         watermark: blocks that must stay available; a lone request is held to none, or it might wait for ever.
         """
-        if self._slots.num_free == 0:
+        vacated = budget.vacated
+        if self._slots.num_free + vacated.slots == 0:
             return Refusal(Blocked.ROWS)
-        at_ns = self._quotas.admits_at_ns(request, self._kv.blocks_for(request.kv_limit), now_ns)
+        blocks = self._kv.blocks_for(request.kv_limit)
+        held = [self._kv.blocks_for(one.kv_limit) for one in vacated.requests if one.tenant == request.tenant]
+        at_ns = self._quotas.admits_at_ns(request, blocks, now_ns, len(held), sum(held))
         if at_ns is None or at_ns > now_ns:
             return Refusal(Blocked.QUOTA, at_ns)
         # hits that no request holds leave the cache, so they count like any other block
         needs = grant.blocks if grant.blocks > grant.must_fit else grant.must_fit
         if grant.hits:
             needs += self._kv.pool.num_cached_of(grant.hits) - len(grant.hits)
-        left = self._kv.available - set_aside - needs
+            if vacated.unheld:
+                needs += len(vacated.unheld.intersection(grant.hits))
+        left = self._kv.available + vacated.blocks - budget.set_aside - needs
         if left < 0:
             return Refusal(Blocked.KV, needs_blocks=needs)
-        if left < watermark and self._slots.num_active > 0:
+        if left < watermark and self._slots.num_active > len(vacated.requests):
             return Refusal(Blocked.WATERMARK, needs_blocks=needs)
         return None
 
@@ -201,14 +218,19 @@ class Quotas:
             return f"exceeds_quota: tenant {request.tenant} may hold 0 slots"
         return None
 
-    def admits_at_ns(self, request: Request, blocks: int, now_ns: int) -> int | None:
-        """now_ns if the quota admits it now, a later time if only the rate forbids it, None if a request must end."""
+    def admits_at_ns(
+        self, request: Request, blocks: int, now_ns: int, vacated_slots: int = 0, vacated_blocks: int = 0
+    ) -> int | None:
+        """now_ns if the quota admits it now, a later time if only the rate forbids it, None if a request must end.
+
+        vacated_slots, vacated_blocks: what the tenant would no longer hold.
+        """
         quota, account = self._quota.get(request.tenant), self._accounts.get(request.tenant)
         if quota is None or account is None:
             return now_ns
-        if quota.max_num_seqs is not None and account.slots >= quota.max_num_seqs:
+        if quota.max_num_seqs is not None and account.slots - vacated_slots >= quota.max_num_seqs:
             return None
-        if quota.kv_blocks is not None and account.kv_blocks + blocks > quota.kv_blocks:
+        if quota.kv_blocks is not None and account.kv_blocks - vacated_blocks + blocks > quota.kv_blocks:
             return None
         if quota.tokens_per_s is not None and request.fresh:
             self._recover(account, quota.tokens_per_s, now_ns)

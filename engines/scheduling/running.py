@@ -9,6 +9,7 @@ Waiting ──────────► in a slot ─────────�
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -58,6 +59,7 @@ class RunningBatch:
         self._launched = 0  # newest launched here
         self._collected = 0  # newest collected
         self._admitted_since: list[Request] = []  # since the newest launched
+        self._paused: list[int] = []  # slots that get no tokens in this step: a preemption follows
 
     # -- planning a step -----------------------------------------------------------------------------------------
 
@@ -70,6 +72,15 @@ class RunningBatch:
             for one in self._admitted_since:
                 one.admitted_step = step
         self._step = step
+        self._paused = []
+
+    def pause(self, slots: list[int]) -> None:
+        """These get no tokens in the step that is planned: once the step in flight has ended, all they have is free."""
+        self._paused = slots
+
+    def in_flight(self, slots: Sequence[int]) -> bool:
+        """A step that is not collected has a row of one of these."""
+        return bool((self.slots.last_step[list(slots)] > self._collected).any())
 
     def wants(self, bucket: int | None = None) -> IntArray:
         """Known tokens that each taken slot has not computed yet, in plan order: int64[taken slots].
@@ -82,6 +93,8 @@ class RunningBatch:
         wants *= columns.active[slots]
         if self._arrivals:
             wants *= ~columns.arriving[slots]
+        if self._paused:
+            wants *= np.isin(slots, self._paused, invert=True)
         if bucket is not None:
             wants *= (columns.bucket[slots] == bucket) | (wants <= 1)
         return wants

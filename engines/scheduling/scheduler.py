@@ -8,21 +8,25 @@ result of the last is in (overlap), and everything released waits behind the ste
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
 
 from engines.ledger import Blocked
 from engines.scheduling.delivery import Outcome, deliver
 from engines.scheduling.kv import KVManager
 from engines.scheduling.plan import IntArray, StepNumbers, StepPlan, StepResult
 from engines.scheduling.policies import Policies
-from engines.scheduling.policies.preemption import Fate
+from engines.scheduling.policies.preemption import Fate, fewest, without_spare
 from engines.scheduling.request import Request, State
-from engines.scheduling.resource_gate import AdmissionBudget, Grant, Refusal, ResourceGate
+from engines.scheduling.resource_gate import AdmissionBudget, Grant, Refusal, ResourceGate, Vacated
 from engines.scheduling.running import RunningBatch, Shares
 from engines.scheduling.slots import Slots
 from engines.scheduling.step_ledger import StepLedger
 from engines.scheduling.waiting import Waiting
 
 MAX_STEPS_IN_FLIGHT = 2
+_PREEMPTION_MAY_HELP = {Blocked.ROWS, Blocked.KV, Blocked.WATERMARK, Blocked.PEAK, Blocked.QUOTA}
 
 
 class Scheduler:
@@ -194,10 +198,36 @@ class Scheduler:
             if short <= self.kv.pool.num_pending + self.kv.num_kept:
                 # A step in flight or another instance frees enough: the last rows wait for that, without a preemption.
                 return self.running.cut_to_available(shares), preempted
-            slot = self.policies.victims.choose(self.running.preemptible(), self.slots)
-            victim = self.slots.request_in(slot)
-            self._preempt(victim, self.policies.pressure.fate(victim), resumes_first=True)
+            for slot in self._pressure_victims():
+                victim = self.slots.request_in(slot)
+                self._preempt(victim, self.policies.pressure.fate(victim), resumes_first=True)
             preempted = True
+
+    def _pressure_victims(self) -> list[int]:
+        """One, or with priority preemption the least urgent that are enough, and no more of them."""
+        priority, choose = self.policies.priority, self.policies.victims.choose
+        candidates = self.running.preemptible()
+        if not priority.preempts:
+            return [choose(candidates, self.slots)]
+        victims: list[int] = []
+        while len(candidates) and not self._kv_fits_without(victims):
+            victims.append(choose(priority.may_lose(candidates, self.slots), self.slots))
+            candidates = candidates[candidates != victims[-1]]
+        return without_spare(victims[::-1], self._kv_fits_without)[::-1]
+
+    def _kv_fits_without(self, victims: Sequence[int]) -> bool:
+        """Whether the growth of all other running requests is available."""
+        slots, counts = self._shares_without(victims)
+        growth = int(self.kv.beyond_reserved(slots, self.slots.computed[slots] + counts).sum())
+        return growth <= self.kv.available + self.kv.freed_by(victims)[0]
+
+    def _shares_without(self, victims: Sequence[int]) -> tuple[IntArray, IntArray]:
+        """(taken slots but these, in plan order, the tokens each computes in a step without them)."""
+        slots, wants = self.slots.in_order(), self.running.wants(self._bucket)
+        if victims:
+            others = np.isin(slots, victims, invert=True)
+            slots, wants = slots[others], wants[others]
+        return slots, self.policies.batching.share(wants, self.slots.computed[slots], self.gate.budget)[0]
 
     def _preempt(self, request: Request, fate: Fate, *, resumes_first: bool) -> None:
         if fate is Fate.REJECT:
@@ -274,16 +304,24 @@ class Scheduler:
         held_back = self.waiting.queues_outside(self._bucket)
         skipped: list[Request] = []
         changed = False
+        by_urgency = self.policies.order.urgency and self.policies.batching.joins
         budget = self._admission_budget(counts)
         while (head := self.waiting.head(held_back)) is not None:
-            verdict = self.can_admit(head, budget, now_ns)
+            claims = by_urgency and self._can_take_tokens(head)
+            verdict = self.can_admit(head, self._budget_of(head) if claims else budget, now_ns)
             if isinstance(verdict, Grant):
-                self._admit(head, verdict, budget)
+                self._admit(head, verdict)
+                budget.tokens -= verdict.takes
+                if claims:
+                    budget = self._admission_budget(self.share().counts)
                 for one in skipped:
                     one.times_skipped += 1
                 changed = True
-            elif self._preempt_for(head, verdict):
+            elif victims := self._victims_for(head, verdict, now_ns):
                 changed = True
+                if not self._leave_now(head, victims, now_ns):
+                    self._note(verdict)
+                    break
                 budget = self._admission_budget(self.share().counts)
             else:
                 self._note(verdict)
@@ -305,10 +343,39 @@ class Scheduler:
 
     def _admission_budget(self, counts: IntArray) -> AdmissionBudget:
         """What a step leaves for waiting requests when the running ones compute `counts` tokens of it."""
-        self.policies.admission.look(self.slots, self.kv)
+        self.policies.admission.look(self.slots.in_order(), self.slots, self.kv)
         # Without a free slot no request is admitted, whatever blocks there are.
         set_aside = int(self.running.growth(counts).sum()) if self.slots.num_free else 0
         return AdmissionBudget(self.admission_tokens(counts), set_aside)
+
+    def _can_take_tokens(self, head: Request) -> bool:
+        """Less urgent prompts are computed, which leave it all but one token each."""
+        less_urgent = self.slots.less_urgent(head)
+        return bool((self.slots.known[less_urgent] - self.slots.computed[less_urgent] > 1).any())
+
+    def _budget_of(self, head: Request, victims: Sequence[int] = (), *, soon: bool = False) -> AdmissionBudget:
+        """What a step leaves for `head` when less urgent prompts leave it all but one token each; had the requests in
+        the slots `victims` been preempted.
+
+        soon: what waits for the end of the step in flight counts as free.
+        """
+        batching, slots = self.policies.batching, self.slots
+        running, counts = self._shares_without(victims)
+        less_urgent = np.isin(running, slots.less_urgent(head))
+        counts = np.where(less_urgent, np.minimum(counts, 1), counts)
+        wants = self.running.wants(self._bucket)[np.isin(slots.in_order(), running)]
+        tokens = batching.room(wants, slots.computed[running], counts, self.gate.budget)
+        set_aside = int(self.kv.beyond_reserved(running, slots.computed[running] + counts).sum())
+        self.policies.admission.look(running, slots, self.kv)
+        if not victims and not soon:
+            return AdmissionBudget(tokens, set_aside)
+        blocks, unheld = self.kv.freed_by(victims)
+        num_slots = len(victims)
+        if soon:
+            blocks += self.kv.pool.num_pending
+            num_slots += slots.num_pending
+        requests = tuple(slots.request_in(slot) for slot in victims)
+        return AdmissionBudget(tokens, set_aside, Vacated(requests, num_slots, blocks, unheld))
 
     def can_admit(self, request: Request, budget: AdmissionBudget, now_ns: int) -> Grant | Refusal:
         """What a waiting request gets when it is admitted now, or why it is not. Changes nothing."""
@@ -323,36 +390,47 @@ class Scheduler:
         hits = self.kv.match(request)
         computed = request.swapped_positions or len(hits) * self.kv.block_size
         want = min(request.known, request.kv_limit) - computed
-        takes = batching.takes(want, budget.tokens, request.preemptions > 0) if budget.tokens else 0
+        takes = batching.takes(want, budget.tokens, request.preemptions > 0) if budget.tokens > 0 else 0
         if takes == 0:
             return Refusal(batching.blocked)
-        if self.slots.num_active and not admission.permits(request):
+        if self.slots.num_active > len(budget.vacated.requests) and not admission.permits(request):
             return Refusal(Blocked.PEAK)
         blocks = self.gate.blocks_to_reserve(request, admission.reserve(request, self.kv, computed + takes))
         grant = Grant(takes, computed, hits, blocks, admission.must_fit(request, self.kv))
-        refusal = self.gate.can_allocate(
-            request, grant, set_aside=budget.set_aside, watermark=admission.watermark_blocks, now_ns=now_ns
-        )
+        refusal = self.gate.can_allocate(request, grant, budget, watermark=admission.watermark_blocks, now_ns=now_ns)
         return refusal or grant
 
-    def _admit(self, request: Request, grant: Grant, budget: AdmissionBudget) -> None:
+    def _admit(self, request: Request, grant: Grant) -> None:
         self.waiting.pop(request)
         self.running.admit(request, grant)
         self.policies.admission.admitted(request)
         self.policies.order.admitted(request)
-        budget.tokens -= grant.takes
 
-    def _preempt_for(self, request: Request, refusal: Refusal) -> bool:
-        """True if a running request was preempted for this one. While a fence is pending, what an earlier preemption
-        gave up is on its way."""
-        if not (refusal.lacks_kv or refusal.why is Blocked.ROWS):
+    def _victims_for(self, head: Request, refusal: Refusal, now_ns: int) -> list[int]:
+        """Slots of the fewest less urgent requests without which `head` would be admitted; none where it would not be,
+        or where it will be when the step in flight has ended. Changes nothing."""
+        if refusal.why not in _PREEMPTION_MAY_HELP:
+            return []
+        if not (candidates := self.policies.priority.candidates(head, self.slots)):
+            return []
+        soon = bool(self._in_flight)
+        victims = fewest(candidates, lambda some: self._would_admit(head, some, now_ns, soon=soon))
+        self.policies.admission.look(self.slots.in_order(), self.slots, self.kv)
+        return victims
+
+    def _would_admit(self, head: Request, victims: Sequence[int], now_ns: int, *, soon: bool) -> bool:
+        return isinstance(self.can_admit(head, self._budget_of(head, victims, soon=soon), now_ns), Grant)
+
+    def _leave_now(self, head: Request, victims: list[int], now_ns: int) -> bool:
+        """Preempt the victims: `head` is admitted next. False: the step in flight holds what they have, so they get no
+        tokens of this step, and all is decided again in the next."""
+        if self._in_flight and (
+            self.running.in_flight(victims) or not self._would_admit(head, victims, now_ns, soon=False)
+        ):
+            self.running.pause(victims)
             return False
-        if self.slots.num_pending or self.kv.pool.num_pending:
-            return False
-        slot = self.policies.priority.victim_for(request, self.slots)
-        if slot is None or self.slots.arriving[slot]:
-            return False
-        self._preempt(self.slots.request_in(slot), Fate.SWAP, resumes_first=False)
+        for slot in victims:
+            self._preempt(self.slots.request_in(slot), Fate.SWAP, resumes_first=False)
         return True
 
     def _note(self, refusal: Refusal) -> None:

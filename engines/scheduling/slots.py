@@ -8,7 +8,8 @@ for the next request's.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+import math
+from bisect import bisect_left, bisect_right, insort
 
 import numpy as np
 
@@ -58,6 +59,12 @@ class Slots:
         if self._order_slots is None:
             self._order_slots = np.array([slot for _, _, slot in self._order], dtype=np.int64)
         return self._order_slots
+
+    def less_urgent(self, request: Request) -> IntArray:
+        """Taken slots, in plan order, of a strictly lower priority that also come behind the request by rank."""
+        behind = self.in_order()[bisect_right(self._order, (request.rank, math.inf, 0)) :]
+        lower: IntArray = behind[self.priority[behind] > request.priority]
+        return lower
 
     def request_in(self, slot: int) -> Request:
         """The request in a taken slot."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from engines.scheduling.policies.order import Order
 from engines.scheduling.request import Request, State
@@ -28,10 +28,6 @@ class Waiting:
 
     def __len__(self) -> int:
         return self._count
-
-    def tenants(self) -> Iterable[str]:
-        """Tenants of the waiting requests."""
-        return (queue[0][3].tenant for name in self._queues if (queue := self._clean(name)))
 
     def buckets(self) -> list[int]:
         """Buckets of the waiting requests, in the order of their heads."""
@@ -54,7 +50,7 @@ class Waiting:
         request.sequence = self._added
         self._added += 1
         request.bucket = bisect_left(self._buckets, request.prompt_tokens)
-        self._order.queued(request, self.tenants())
+        self._order.queued(request)
         self.push(request)
 
     def push(self, request: Request) -> None:

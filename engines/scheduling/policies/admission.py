@@ -24,8 +24,9 @@ class Admission(Protocol):
         """Blocks that must be available at admission, held ones included, even if fewer are reserved."""
         ...
 
-    def look(self, slots: Slots, kv: KVManager) -> None:
-        """These run now. Called before the first admission of a step, and again after a priority preemption."""
+    def look(self, running: IntArray, slots: Slots, kv: KVManager) -> None:
+        """The requests in these slots run. Called before the first admission of a step, and again where others do or
+        would."""
         ...
 
     def permits(self, request: Request) -> bool:
@@ -51,7 +52,7 @@ class FullPrompt:
     def must_fit(self, request: Request, kv: KVManager) -> int:
         return 0  # what is reserved is enough
 
-    def look(self, slots: Slots, kv: KVManager) -> None: ...
+    def look(self, running: IntArray, slots: Slots, kv: KVManager) -> None: ...
 
     def permits(self, request: Request) -> bool:
         return True
@@ -91,8 +92,7 @@ class Peak(FullPrompt):
         self._forecast: Forecast | None = None
         self._positions = 0  # in the pool
 
-    def look(self, slots: Slots, kv: KVManager) -> None:
-        running = slots.in_order()
+    def look(self, running: IntArray, slots: Slots, kv: KVManager) -> None:
         running = running[slots.active[running]]
         held = slots.known[running]
         self._forecast = Forecast(held, slots.kv_limit[running] - held, kv.block_size)

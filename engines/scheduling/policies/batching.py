@@ -17,6 +17,7 @@ from engines.scheduling.plan import IntArray
 
 class Batching(Protocol):
     holds: bool  # finished requests keep slot and blocks until the whole batch has ended
+    joins: bool  # requests join a running batch, whose prompts may leave them tokens
     blocked: Blocked  # the reason where takes() is 0
     buckets: tuple[int, ...]  # prompt-length limits, ascending; prompts of different buckets are batched apart
     patience_ns: int  # how long an empty engine waits for a full batch, from the submission of the oldest request
@@ -53,6 +54,7 @@ class Continuous:
     """
 
     holds = False
+    joins = True
     blocked = Blocked.TOKENS
     patience_ns = 0
 
@@ -119,6 +121,7 @@ class Static:
     buckets: a batch is formed from the prompts of one bucket, that of the request that goes first.
     """
 
+    joins = False
     blocked = Blocked.BATCH
 
     def __init__(self, *, holds: bool, patience_ns: int = 0, buckets: tuple[int, ...] = ()) -> None:

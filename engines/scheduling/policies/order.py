@@ -20,6 +20,7 @@ class Order:
     """First come, first served; and the hooks other orders use."""
 
     moves = False  # True if turns change while requests are served
+    urgency = False  # True if a more urgent request goes before less urgent ones in a step's tokens too
 
     def rank(self, request: Request) -> float:
         """Smaller goes first; equal ranks go by submission. Called once, at submit."""
@@ -29,15 +30,16 @@ class Order:
         """Smaller goes first, before ranks are compared."""
         return 0.0
 
-    def queued(self, request: Request, waiting_tenants: Iterable[str]) -> None:
-        """A new request joins the queue in which these tenants already wait."""
+    def queued(self, request: Request) -> None:
+        """A new request joins the queue."""
 
     def admitted(self, request: Request) -> None: ...
 
     def served(self, requests: Iterable[Request]) -> None:
         """Each of these got one output token."""
 
-    def ended(self, request: Request) -> None: ...
+    def ended(self, request: Request) -> None:
+        """It has ended, wherever it was; one that was rejected at submit was never queued."""
 
 
 class ShortestPrompt(Order):
@@ -106,6 +108,8 @@ class _Median:
 class ByPriority(Order):
     """Priority 0 first."""
 
+    urgency = True
+
     def rank(self, request: Request) -> float:
         return float(request.priority)
 
@@ -114,8 +118,8 @@ class Fair(Order):
     """Virtual token counter per tenant (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024).
 
     A tenant pays w_p = 1 per prompt token at admission and w_q = 2 per output token, over its weight; the one that has
-    paid least goes next. A tenant that returns after a pause is lifted to the least counter of those with waiting
-    requests, or to that of the last one served, so that idleness earns no credit.
+    paid least goes next. A tenant that returns after a pause is lifted to the least counter of those with waiting or
+    running requests, or to that of the last one served, so that idleness earns no credit.
     """
 
     moves = True
@@ -125,16 +129,17 @@ class Fair(Order):
         self._weights = dict(weights or {})
         self.paid: dict[str, float] = {}
         self._last_served = ""
+        self._live: dict[str, set[int]] = {}  # indices of waiting and running requests, of tenants that have any
 
     def turn(self, tenant: str) -> float:
         return self.paid.get(tenant, 0.0)
 
-    def queued(self, request: Request, waiting_tenants: Iterable[str]) -> None:
-        waiting = list(waiting_tenants)
-        if request.tenant in waiting:
-            return
-        floor = min((self.turn(t) for t in waiting), default=self.turn(self._last_served))
-        self.paid[request.tenant] = max(self.turn(request.tenant), floor)
+    def queued(self, request: Request) -> None:
+        tenant = request.tenant
+        if tenant not in self._live:
+            floor = min((self.turn(one) for one in self._live), default=self.turn(self._last_served))
+            self.paid[tenant] = max(self.turn(tenant), floor)
+        self._live.setdefault(tenant, set()).add(request.index)
 
     def admitted(self, request: Request) -> None:
         if request.fresh:  # a prompt is paid for once
@@ -144,6 +149,14 @@ class Fair(Order):
     def served(self, requests: Iterable[Request]) -> None:
         for request in requests:
             self._pay(request.tenant, self.OUTPUT_WEIGHT)
+
+    def ended(self, request: Request) -> None:
+        live = self._live.get(request.tenant, set())
+        if request.index in live:
+            live.remove(request.index)
+            self._last_served = request.tenant
+            if not live:
+                del self._live[request.tenant]
 
     def _pay(self, tenant: str, amount: float) -> None:
         self.paid[tenant] = self.paid.get(tenant, 0.0) + amount / self._weights.get(tenant, 1.0)
@@ -160,6 +173,7 @@ class Ageing(Order):
         self._inner = inner
         self._rate_per_s = rate_per_s
         self.moves = inner.moves
+        self.urgency = inner.urgency
 
     def rank(self, request: Request) -> float:
         return self._inner.rank(request) + self._rate_per_s * (request.submitted_ns / NS)
@@ -167,8 +181,8 @@ class Ageing(Order):
     def turn(self, tenant: str) -> float:
         return self._inner.turn(tenant)
 
-    def queued(self, request: Request, waiting_tenants: Iterable[str]) -> None:
-        self._inner.queued(request, waiting_tenants)
+    def queued(self, request: Request) -> None:
+        self._inner.queued(request)
 
     def admitted(self, request: Request) -> None:
         self._inner.admitted(request)

@@ -6,6 +6,7 @@ policy its fate. Priority preemption: a waiting request is more urgent than a ru
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -90,29 +91,67 @@ class LowestPriority:
 class ForPriority(Protocol):
     preempts: bool  # False if it never does
 
-    def victim_for(self, head: Request, slots: Slots) -> int | None:
-        """The slot of the request to preempt for `head`, the head of a queue, or None."""
+    def candidates(self, head: Request, slots: Slots) -> list[int]:
+        """Slots of the requests that may be preempted for `head`, the head of a queue; the least urgent first."""
+        ...
+
+    def may_lose(self, running: IntArray, slots: Slots) -> IntArray:
+        """Those of `running` that a KV shortage may preempt, in the same order."""
         ...
 
 
 class NoPriorityPreemption:
     preempts = False
 
-    def victim_for(self, head: Request, slots: Slots) -> int | None:
-        return None
+    def candidates(self, head: Request, slots: Slots) -> list[int]:
+        return []
+
+    def may_lose(self, running: IntArray, slots: Slots) -> IntArray:
+        return running
 
 
 class PriorityPreemption:
-    """Preempts the last in plan order for a head that is strictly more urgent.
+    """Preempts for a head that is strictly more urgent, and where KV is short the least urgent.
 
-    Needs the priority order: there the last slot has the worst rank, so the victim waits behind the head, and a request
-    that was admitted in this very step, before the head, is never a victim.
+    Needs the priority order: there the last slots have the worst rank, so a victim waits behind the head. A request is
+    preempted for a head only after it has computed a position that it never had before: so each preemption costs one
+    recomputation at most, and there are no more of them than positions.
     """
 
     preempts = True
 
-    def victim_for(self, head: Request, slots: Slots) -> int | None:
-        if slots.num_taken == 0:
-            return None
-        last = slots.request_in(int(slots.in_order()[-1]))
-        return last.slot if last.priority > head.priority and last.rank > head.rank else None
+    def candidates(self, head: Request, slots: Slots) -> list[int]:
+        behind = slots.less_urgent(head)
+        advanced = (slots.last_step[behind] > 0) & (slots.computed[behind] > slots.peak[behind])
+        found: list[int] = behind[advanced & slots.active[behind] & ~slots.arriving[behind]][::-1].tolist()
+        return found
+
+    def may_lose(self, running: IntArray, slots: Slots) -> IntArray:
+        priority = slots.priority[running]
+        least_urgent: IntArray = running[priority == priority.max()]
+        return least_urgent
+
+
+def fewest(candidates: Sequence[int], enough: Callable[[Sequence[int]], bool]) -> list[int]:
+    """Candidates that are `enough`, the first ones where there is a choice, and of which none can be left out; empty
+    where not even all are, or where none is needed.
+
+    enough: whether the preemption of these would do; more of them do it too.
+    """
+    if not candidates or not enough(candidates) or enough(()):
+        return []
+    too_few, count = 0, len(candidates)  # so many of the first are not enough, are enough
+    while count - too_few > 1:
+        middle = (too_few + count) // 2
+        too_few, count = (too_few, middle) if enough(candidates[:middle]) else (middle, count)
+    return without_spare(candidates[:count], enough)
+
+
+def without_spare(victims: Sequence[int], enough: Callable[[Sequence[int]], bool]) -> list[int]:
+    """The victims, less those that can be left out; the last ones are left out first."""
+    needed = list(victims)
+    for one in reversed(victims):
+        rest = [other for other in needed if other != one]
+        if rest and enough(rest):
+            needed = rest
+    return needed
