@@ -24,7 +24,7 @@ RawDraws = NDArray[np.uint64]
 # Keys of the bit streams: one for each thing that is drawn. A tenant draws its own requests from a seed of its own.
 LENGTHS, ARRIVALS, TENANTS, ROW_ORDER, SESSIONS = 1, 2, 3, 4, 4
 PHASES = 5
-TICKS, ROWS = 6, 7
+TICKS, ROWS, PREFIXES = 6, 7, 8
 
 CELLS = 65_536
 _KNOTS = 131_072  # of the densities integrated here

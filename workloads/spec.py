@@ -18,6 +18,7 @@ from workloads.file_lines import KINDS, SUFFIXES
 from workloads.length_distributions import EXAMPLE, LengthDistribution, parse_distribution
 from workloads.length_pairs import IndependentLengths, LengthPairs, ListedLengths, check_fits, draw_fitting
 from workloads.plan import Note, RequestPlan
+from workloads.prefix_groups import PrefixGroups, split_prefix
 from workloads.presets import PRESETS, Preset, read_preset_file
 from workloads.prompt_texts import DEFAULT_OUTPUT_TOKENS, Encode, PromptFile, PromptTexts, PromptTokens
 from workloads.selection import Selection, selected
@@ -44,6 +45,7 @@ class Workload:
     suggests: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, str] = field(default_factory=dict)
     file: WorkloadFile | None = None
+    prefixes: PrefixGroups | None = None
 
     @property
     def prompts(self) -> PromptFile | None:
@@ -61,7 +63,7 @@ class Workload:
         if self.file is None:
             name = next(name for name in ("window", "sample", "thin") if getattr(what, name) is not None)
             raise CbbenchError(name, f"takes rows of a file, and {self.spec} is none; `num_requests` sets their number")
-        return _of_file(self.spec, selected(self.file, what, seed))
+        return replace(_of_file(self.spec, selected(self.file, what, seed)), prefixes=self.prefixes)
 
     def plan(
         self,
@@ -75,7 +77,8 @@ class Workload:
     ) -> RequestPlan:
         """The first `num_requests` requests. Raises CbbenchError. tokens: see `tokenised`; others: see build_plan."""
         check_numbers(num_requests, seed, max_model_len)
-        together = arrival == "trace" and self.gaps is not None and not self.gaps.gaps[: num_requests - 1].any()
+        together = arrival == "trace" and self.file is not None and self.gaps is not None and num_requests > 1
+        together = together and self.gaps is not None and not self.gaps.gaps[: num_requests - 1].any()
         common: dict[str, Any] = {
             "arrivals_ugap": np.zeros(num_requests, dtype=np.int64)
             if together
@@ -87,6 +90,9 @@ class Workload:
         if arrival == "trace" and self.gaps is not None and not together:
             # Six digits, as in all runs recorded so far: more would change the times at which requests are due.
             common["trace_rate_per_s"] = float(f"{self.gaps.rate_per_s:.6g}")
+        if self.prefixes is not None:
+            common["prefix"] = self.prefixes.draw(num_requests, seed)
+            common["prefix_tokens"] = (self.prefixes.tokens,) * self.prefixes.groups
         if isinstance(self.lengths, ListedLengths):
             fit_tokens = max_model_len if misfit == "error" else None
             return self._listed(self.lengths, num_requests, seed, arrival, fit_tokens, tokens, common)
@@ -199,7 +205,12 @@ def suggestions(spec: str) -> dict[str, Any]:
 
 def open_workload(spec: str, how: Reading = Reading()) -> Workload:  # noqa: B008  # it is frozen
     """The workload that SPEC describes. Reads the file if it is one. Raises CbbenchError. how: see Reading."""
-    workload = _opened(spec.strip(), how)
+    base, prefixes = split_prefix(spec.strip())
+    workload = _opened(base, how)
+    if prefixes is not None:
+        if workload.file is not None and (workload.prompts is not None or workload.file.blocks is not None):
+            raise CbbenchError("workload", f"prefix=: {base} says itself how its prompts begin")
+        workload = replace(workload, spec=spec.strip(), prefixes=prefixes)
     if workload.file is None and how != Reading():
         name = "column" if how.columns else "time_unit"
         raise CbbenchError(name, f"says how to read a file, and {workload.spec} is none")

@@ -128,6 +128,8 @@ def _own_plan(
     """The tenant's requests as if it were alone; only their lengths and priorities are used."""
     try:
         own = open_workload(spec)
+        if own.prefixes is not None:
+            refuse_tenant(tenant.name, f"{spec}: a tenant has a prefix of its own; want prefix=N as its key")
         if own.prompts is not None:
             refuse_tenant(
                 tenant.name,

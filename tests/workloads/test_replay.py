@@ -184,3 +184,25 @@ def test_sharing_of_prefixes_and_sessions() -> None:
 
 def _common(one: list[int], other: list[int]) -> int:
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def test_a_share_of_the_requests_begins_alike() -> None:
+    plan, plain = (_plan(f"azure-conv{part}", 4000) for part in (";prefix=0.6x300x4", ""))
+    for name in ("prompt_tokens", "output_tokens", "arrivals_ugap"):
+        assert np.array_equal(getattr(plan, name), getattr(plain, name))
+    assert (plan.prefix >= 0).mean() == pytest.approx(0.6, abs=5 * np.sqrt(0.24 / 4000))
+    assert set(plan.prefix.tolist()) == {-1, 0, 1, 2, 3}
+    assert plan.prefix_tokens == (300,) * 4
+    shared = reusable_tokens(plan)
+    assert shared is not None
+    alike = np.minimum(plan.prompt_tokens, 300)[plan.prefix >= 0].sum()
+    assert alike - 4 * 300 * 5 < shared.sum() < alike, "all but the first of each group"
+    assert plan.sha256 != plain.sha256
+
+
+@pytest.mark.parametrize("part", ["0.6", "0.6x0", "1.2x5", "0.6x5x0", "0.6x", "x5", "-1x5"])
+def test_prefixes_that_cannot_be(part: str, tmp_path: Path) -> None:
+    with pytest.raises(CbbenchError, match="want SHARExTOKENS"):
+        open_workload(f"azure-conv;prefix={part}")
+    with pytest.raises(CbbenchError, match="says itself how its prompts begin"):
+        open_workload(f"{trace(tmp_path)};prefix=0.5x5")
