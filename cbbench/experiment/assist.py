@@ -36,10 +36,13 @@ def assist(one: StoredRun) -> StoredRun:
     assert one.record is not None
     if not one.record.where("status", "completed").all():
         raise _refusal(one.name, "requests failed, and the simulation has no failures")
+    steps = one.record.steps
+    if (steps["start_ns"][1:] < steps["end_ns"][:-1]).any():
+        raise _refusal(one.name, "steps that are submitted while others run are not simulated")
     plan = _plan(one.name, run, run.workload.num_requests, run.workload.seed)
     if plan.sha256 != run.workload.sha256:
         raise _refusal(one.name, "its plan cannot be built again from run.json (a mix of tenants, or a changed file)")
-    measured = measured_steps(one.record.steps)
+    measured = measured_steps(steps)
     model = calibrate(measured, Origin(source=one.name))
     replay = Replay(_config(run), _front_end_ns(one.record), lambda plan: _pacing(run, plan))
     if (reason := replay.why_not(model, plan)) is not None:
@@ -63,8 +66,6 @@ def _refuse(name: str, run: RunFile) -> None:
         "with `disaggregate` two schedulers work on a request, and the simulation has one": bool(
             config.get("disaggregate")
         ),
-        "steps that overlap their planning are not simulated": bool(config.get("overlap_steps"))
-        or bool(config.get("law", {}).get("overlapped")),
         "without `rate` or `concurrency` more requests are another load": not pacing.open_loop
         and pacing.concurrency is None,
         "a `rate` that changes has no long run": pacing.rate_schedule is not None,
