@@ -134,6 +134,8 @@ class Signal(msgspec.Struct, frozen=True):
     ttft_ms: float | None = None  # median of the requests that got their first token since the last sample
     tpot_ms: float | None = None  # mean time of a decode step's token since the last sample
     gpu: GpuSample | None = None  # None: no GPU, or it is not read
+    kv_evictable: float | None = None  # share of the usable blocks that only a prefix cache holds; None: not exposed
+    kv_free: float | None = None  # share of the usable blocks that hold nothing; the three add up to 1
 
 
 class Observer(Protocol):

@@ -90,3 +90,24 @@ def kv_usage(steps: StepArray) -> NDArray[np.float64]:
     used = steps["kv_used_blocks"] + steps["kv_reserved_blocks"] + steps["kv_pending_blocks"]
     usage: NDArray[np.float64] = used / np.maximum(used + steps["kv_cached_blocks"] + steps["kv_free_blocks"], 1)
     return usage
+
+
+def kv_levels(steps: StepArray) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """KV usage of one instance over wall time: it is level[k] from at_ns[k] on, and 0 before the first and after the
+    last.
+
+    What a step planned holds until the next step starts. But a step that runs only what it admitted came after an idle
+    time, or right behind the end of all others: no request held KV from the end of the step before, except those whose
+    KV was kept for another instance.
+    """
+    if not steps.size:
+        return np.empty(0, np.int64), np.empty(0)
+    start_ns, end_ns = steps["start_ns"], steps["end_ns"]
+    next_ns = np.append(start_ns[1:], end_ns[-1])
+    alone = np.append(steps["running"][1:] == steps["admitted"][1:], True)
+    total = sum(int(steps[0][f"kv_{kind}_blocks"]) for kind in KV_KINDS)
+    kept = np.append(steps["kv_kept_blocks"][1:], 0) / max(total, 1)
+    at_ns = np.column_stack([start_ns, np.where(alone, np.minimum(end_ns, next_ns), next_ns)]).reshape(-1)
+    level = np.column_stack([kv_usage(steps), np.where(alone, kept, 0.0)]).reshape(-1)
+    level[-1] = 0.0
+    return np.maximum.accumulate(at_ns), level

@@ -276,12 +276,13 @@ class _Signals:
     def sample(self, now_ns: int, completed: int) -> Signal:
         span_ns = max(now_ns - self._last_ns, 1)
         self._output_tokens += self._tokens
-        free_blocks = sum(int(row["kv_free_blocks"]) + int(row["kv_cached_blocks"]) for row in self._rows)
+        evictable = sum(int(row["kv_cached_blocks"]) for row in self._rows)
+        free = sum(int(row["kv_free_blocks"]) for row in self._rows)
         signal = Signal(
             t=now_ns,
             running=sum(int(row["running"]) for row in self._rows),
             waiting=sum(int(row["waiting"]) for row in self._rows),
-            kv_usage=1 - free_blocks / self._kv_blocks,
+            kv_usage=1 - (evictable + free) / self._kv_blocks,
             device_busy=min(self._busy_ns / len(self._rows) / span_ns, 1.0),
             output_token_per_s=self._tokens * 1e9 / span_ns,
             preemptions=self._preemptions,
@@ -289,6 +290,8 @@ class _Signals:
             output_tokens=self._output_tokens,
             ttft_ms=median(self._ttfts_ms) if self._ttfts_ms else None,
             tpot_ms=self._decode_ns / self._decode_rows / 1e6 if self._decode_rows else None,
+            kv_evictable=evictable / self._kv_blocks,
+            kv_free=free / self._kv_blocks,
         )
         self._clear()
         self._last_ns = now_ns

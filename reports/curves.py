@@ -198,6 +198,7 @@ def point_of(
         mode=run.engine.mode,
         rate_per_s=run.workload.pacing.rate_per_s,
         arrivals_per_s=throughput.arrivals_per_s,
+        concurrency=run.workload.pacing.concurrency,
         output_token_per_s=throughput.output_token_per_s,
         request_per_s=throughput.request_per_s,
         goodput_per_s=run.summary.goodput.request_per_s,

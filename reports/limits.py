@@ -2,8 +2,8 @@
 
 client        the load client did not keep up, so the numbers do not describe the server
 kv            requests are preempted, or wait for KV blocks
-concurrency   no request waits, yet arrivals outrun completions: the cap on requests in flight holds them back
-demand        no request waits: there is no more load to batch
+concurrency   less than one request waits, yet arrivals outrun completions: the cap on concurrency holds them back
+demand        less than one request waits on average: there is no more load to batch
 compute       the device is busy, and a larger batch only makes each token slower
 host          requests wait although the device is idle: planning, sampling or sending takes the time
 slots         requests wait for a slot
@@ -99,13 +99,12 @@ def cause(left: Point | None, right: Point) -> tuple[str, str]:
     out_of_kv = sum(signals.blocked.get(reason, 0.0) for reason in OUT_OF_KV)
     if signals.preemptions or out_of_kv >= OFTEN:
         return "kv", _kv(right, out_of_kv)
-    if waiting is not None and waiting < 1 and right.saturated is not None:
-        return (
-            "concurrency",
-            f"the cap on concurrency holds requests back, and no request waits: {right.saturated}",
-        )
     if waiting is not None and waiting < 1:
-        return "demand", f"no request waits ({waiting:.1f} on average), so there is no more load to batch"
+        if right.saturated is None:
+            return "demand", f"{_few_wait(waiting)}, so there is no more load to batch"
+        if right.concurrency is not None:
+            capped = f"the cap on concurrency ({right.concurrency}) holds requests back"
+            return "concurrency", f"{capped}, and {_few_wait(waiting)}: {right.saturated}"
     slower, faster = _ratios(left, right)
     if left is not None and busy is not None and busy >= BUSY and slower >= SLOWER and slower > faster:
         return "compute", (
@@ -129,6 +128,10 @@ def cause(left: Point | None, right: Point) -> tuple[str, str]:
                 return name, f"{why}{_while_busy(busy)}"
         return "queue", f"{waiting:.1f} requests wait on average{_while_busy(busy)}"
     return "unknown", "no signal shows a limit"
+
+
+def _few_wait(waiting: float) -> str:
+    return f"less than one request waits on average ({waiting:.2g})" if waiting else "no request waits"
 
 
 def _of_instance(point: Point, name: str) -> Point:

@@ -181,10 +181,16 @@ _DEFINITIONS = {
         "cancelled. attainment_ci is Wilson's 95 % interval on the effective sample."
     ),
     "signals.device_busy": "Share of the window in which the device worked.",
-    "signals.kv_usage_mean": "Share of usable KV blocks that are used or reserved, averaged over step time.",
+    "signals.kv_usage_mean": "Share of usable KV blocks that are used or reserved, averaged over wall time.",
     "signals.kv_usage_peak": "The largest such share in any step.",
-    "signals.running_mean": "Unfinished requests in a slot, averaged over step time.",
-    "signals.waiting_mean": "Requests in the waiting queue, averaged over step time.",
+    "signals.running_mean": (
+        "Unfinished requests in a slot, averaged over the wall time of the window. Over HTTP by the server's metrics; "
+        "where it has none, requests that got their first token and have not ended."
+    ),
+    "signals.waiting_mean": (
+        "Requests sent and not in a slot, averaged over the wall time of the window; those that arrived during a step "
+        "count. Over HTTP by the server's metrics, or those without a first token."
+    ),
     "signals.preemptions": "How often a running request was preempted.",
     "signals.prefix_hit_tokens": "Prompt tokens not computed, as cached blocks of another request had them.",
     "signals.resume_hit_tokens": "Tokens not recomputed after a preemption, as the cache still had them.",
@@ -201,7 +207,7 @@ _DEFINITIONS = {
     "instances": (
         "The same signals and waste for the prefill and the decode instance, by their own steps, slots and KV pools; "
         "the signals of the whole are the mean of the devices and of their KV, and the sum of running and waiting "
-        "requests, each averaged over its instance's step time. Empty without disaggregation."
+        "requests. Empty without disaggregation."
     ),
     "transfers": (
         "KV transfers from the prefill to the decode instance. wait_ms: from the first token until the decode instance "

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import RunRecord
-from engines.ledger import StepArray, kv_usage
+from engines.ledger import StepArray, kv_levels
+from reports.in_flight import InFlight
+from reports.instances import steps_by_instance
 from reports.quantiles import FloatArray
 from reports.schema import RunFile
 from reports.slots import SlotState, num_slots, slot_counts, slot_spans
@@ -30,34 +32,51 @@ class Course:
     values: dict[str, list[float | None]]
 
 
-def signals_over_time(record: RunRecord) -> Course:
-    """device_busy, kv_usage (shares of 1), running, waiting: averages over step time in each bin, None where no step
-    ran; but device_busy over the bin itself. From the samples where there is no ledger, without signals that no sample
-    has."""
+def signals_over_time(record: RunRecord) -> dict[str, Course]:
+    """By instance, "" with one: device_busy, kv_usage (shares of 1), running, waiting, averages over the wall time of
+    each bin. From the samples where there is no ledger, without signals that no sample has."""
     if not len(record.steps):
-        return _sampled(record)
-    steps = record.steps
+        return {"": _sampled(record)}
+    in_flight = InFlight.of(record)
+    parts = steps_by_instance(record.steps)
+    return {
+        name: _signals(steps, in_flight, None if len(parts) == 1 else at)
+        for at, (name, steps) in enumerate(parts.items())
+        if len(steps)
+    }
+
+
+def _signals(steps: StepArray, in_flight: InFlight, instance: int | None) -> Course:
     bins = int(np.clip(len(steps) // STEPS_PER_BIN, 1, BINS))
     edges = np.linspace(float(steps["start_ns"][0]), float(steps["end_ns"].max()), bins + 1)
-    lasted = (steps["end_ns"] - steps["start_ns"]).astype(np.float64)
-    worked = _per_bin(steps, lasted, edges)
-    busy = _per_bin(steps, steps["busy_ns"].astype(np.float64), edges) / np.maximum(np.diff(edges), 1.0)
-    values: dict[str, list[float | None]] = {"device_busy": busy.tolist()}
-    for name, column in (("kv_usage", kv_usage(steps)), ("running", steps["running"]), ("waiting", steps["waiting"])):
-        total = _per_bin(steps, column * lasted, edges)
-        values[name] = [
-            part / time if time > 0 else None for part, time in zip(total.tolist(), worked.tolist(), strict=True)
-        ]
+    values: dict[str, list[float | None]] = {
+        "device_busy": _busy(steps, edges).tolist(),
+        "kv_usage": _kv_usage(steps, edges).tolist(),
+        "running": in_flight.running.per_bin(edges, instance).tolist(),
+        "waiting": in_flight.waiting.per_bin(edges, instance).tolist(),
+    }
     return Course(_middles(edges) / 1e9, values)
 
 
-def _per_bin(steps: StepArray, amount: FloatArray, edges: FloatArray) -> FloatArray:
-    """Sum of the amounts in each bin; the amount of a step is spread evenly from its start to its end."""
+def _busy(steps: StepArray, edges: FloatArray) -> FloatArray:
+    """Share of each bin; the time of a step is spread evenly from its start to its end."""
     at = np.column_stack([steps["start_ns"], steps["end_ns"]]).reshape(-1).astype(np.float64)
-    total = np.cumsum(amount)
-    reached = np.column_stack([total - amount, total]).reshape(-1)
+    busy = steps["busy_ns"].astype(np.float64)
+    total = np.cumsum(busy)
+    reached = np.column_stack([total - busy, total]).reshape(-1)
     # Steps of a pipeline may overlap; their order of ends is kept.
-    return np.diff(np.interp(edges, np.maximum.accumulate(at), reached))
+    return _per_bin(np.maximum.accumulate(at), reached, edges)
+
+
+def _kv_usage(steps: StepArray, edges: FloatArray) -> FloatArray:
+    at_ns, level = kv_levels(steps)
+    reached = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(at_ns))])
+    return _per_bin(at_ns.astype(np.float64), reached, edges)
+
+
+def _per_bin(at_ns: FloatArray, reached: FloatArray, edges: FloatArray) -> FloatArray:
+    """Mean in each bin of what has reached these sums at these times."""
+    return np.asarray(np.diff(np.interp(edges, at_ns, reached)) / np.maximum(np.diff(edges), 1.0))
 
 
 def _middles(edges: FloatArray) -> FloatArray:

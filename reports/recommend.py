@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from math import inf
 
-from reports.curves import CurvePoint, label_of, merge, neighbours, short_label, sized
+from reports.curves import CurvePoint, bend, label_of, latency_of_knee, merge, neighbours, short_label, sized
 from reports.limits import limit_of, milliseconds
 from reports.schema import SlaResult
 from reports.sweep_schema import Point, Recommendation
@@ -54,7 +54,7 @@ def recommend(
     elif "rate" in params and (kept_up := [one for one in fit if one.saturated is None]):
         chosen = max(kept_up, key=_throughput)
         reason = f"{label_of(params, chosen.values)} has the largest throughput of those at which completions keep up "
-        reason += f"with arrivals: {_numbers(chosen)}."
+        reason += f"with arrivals: {_numbers(chosen)}.{_beyond_the_knee(params, measured, chosen)}"
     elif not sized(measured):
         chosen, lead = _first_of_alike(fit, best, has_size=False)
         reason = f"{label_of(params, chosen.values)} has the largest throughput{lead}: {_numbers(chosen)}."
@@ -88,7 +88,30 @@ def _first_of_alike(fit: Sequence[Point], best: Point, has_size: bool) -> tuple[
     if has_size:
         return alike[0], "" if alike[0] is best else " to within 1 %"
     chosen = min(alike, key=lambda one: inf if one.p99_ttft_ms is None else one.p99_ttft_ms)
+    tied = [short_label(one.values) for one in alike if one is not chosen and same_p99_ttft(one, chosen)]
+    if tied:
+        return chosen, f" to within 1 %, a tie with {', '.join(tied)}, whose P99 TTFT is the same within noise,"
     return chosen, " to within 1 %, and the lowest P99 TTFT there,"
+
+
+def _beyond_the_knee(params: Sequence[str], measured: Sequence[CurvePoint], chosen: Point) -> str:
+    """A sentence where the knee, which is shown above the recommendation, is at a smaller rate."""
+    top = bend(measured, latency_of_knee(params)) if len(params) == 1 else None
+    if top is None or _throughput(chosen) <= _throughput(top.point):
+        return ""
+    return f" That is beyond the knee at {top.label}, as no SLA says how much latency it is worth."
+
+
+def same_p99_ttft(one: Point, other: Point) -> bool:
+    """Whether two P99 TTFT differ by no more than noise: their intervals overlap, or without both of these they are
+    within 5 %."""
+    if one.p99_ttft_ms is None or other.p99_ttft_ms is None:
+        return one.p99_ttft_ms is other.p99_ttft_ms
+    if one.p99_ttft_ci_ms is not None and other.p99_ttft_ci_ms is not None:
+        (low, high), (others_low, others_high) = one.p99_ttft_ci_ms, other.p99_ttft_ci_ms
+        return low <= others_high and others_low <= high
+    low, high = sorted((one.p99_ttft_ms, other.p99_ttft_ms))
+    return low >= NEAR_BEST * high
 
 
 def best_within_sla(curve: Sequence[CurvePoint]) -> CurvePoint | None:

@@ -11,12 +11,13 @@ from statistics import mean
 import msgspec
 import numpy as np
 
-from engines.base import RunRecord, Signal
-from engines.ledger import KV_KINDS, WASTE, Blocked, StepArray, kv_usage
+from engines.base import ClientReport, RunRecord, Signal
+from engines.ledger import KV_KINDS, WASTE, Blocked, StepArray, kv_levels, kv_usage
 from engines.request_table import MISSING
 from reports.breakdown import breakdown
 from reports.bursts import rare_bursts
 from reports.groups import Groups
+from reports.in_flight import InFlight
 from reports.instances import steps_by_instance, transfers
 from reports.judge import Judge
 from reports.metrics import PER_REQUEST, WITH_QUEUE, RequestTimes, definitions, request_times
@@ -117,12 +118,13 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes, slas: Se
         for name in WITH_QUEUE:
             latencies[name] = msgspec.structs.replace(latencies[name], p99_ci=None)
     groups = Groups(record, times, throughput.window_s, no_intervals=bursty)
+    in_flight = InFlight.of(record)
     summary = Summary(
         requests=_requests(record, times),
         throughput=throughput,
         latency=Latency(**latencies, ttfot_ms=_first_answers(record, times)),
         goodput=judge.goodput(slas),
-        signals=with_gpu(_signals(record, throughput.window_s), record.signals),
+        signals=with_gpu(_signals(record, throughput.window_s, in_flight, header.client), record.signals),
         waste=_waste(record.steps) if record.steps.size else None,
         breakdown=breakdown(record).summary(),
         by_tenant=groups.by_tenant(),
@@ -131,7 +133,7 @@ def _summarize(record: RunRecord, header: RunFile, times: RequestTimes, slas: Se
         by_prompt_bucket=groups.by_prompt_bucket(header.engine.config.get("prompt_buckets") or ()),
         by_stage=groups.by_stage(stages),
         service_gap_tokens=groups.service_gap_tokens(),
-        instances=_instances(record.steps, throughput.window_s),
+        instances=_instances(record.steps, throughput.window_s, in_flight),
         transfers=transfers(record),
     )
     return summary, judge
@@ -192,42 +194,42 @@ def _arrivals_per_s(times: RequestTimes) -> float | None:
     return (len(times) - 1) / span_s if span_s > 0 else None
 
 
-def _signals(record: RunRecord, window_s: float) -> Signals:
+def _signals(record: RunRecord, window_s: float, in_flight: InFlight, client: ClientReport | None) -> Signals:
     """From the ledger, which has every step; from the samples where there is no ledger."""
     if not record.steps.size:
-        return _sampled_signals(record)
+        return _sampled_signals(record, window_s, in_flight, client)
     parts = list(steps_by_instance(record.steps).values())
-    whole = _signals_of(record.steps, window_s)
+    whole = _signals_of(record.steps, window_s, in_flight, None)
     if len(parts) == 1:
         return whole
-    each = [_signals_of(steps, window_s) for steps in parts]
+    each = [_kv_usage_mean(steps, window_s) or 0.0 for steps in parts]
     blocks = [sum(int(steps[0][f"kv_{kind}_blocks"]) for kind in KV_KINDS) for steps in parts]
     return msgspec.structs.replace(
         whole,
         device_busy=None if whole.device_busy is None else whole.device_busy / len(parts),
-        kv_usage_mean=float(np.average([one.kv_usage_mean or 0.0 for one in each], weights=blocks)),
-        running_mean=sum(one.running_mean or 0.0 for one in each),
-        waiting_mean=sum(one.waiting_mean or 0.0 for one in each),
+        kv_usage_mean=float(np.average(each, weights=blocks)),
     )
 
 
-def _instances(steps: StepArray, window_s: float) -> dict[str, Instance]:
+def _instances(steps: StepArray, window_s: float, in_flight: InFlight) -> dict[str, Instance]:
     parts = steps_by_instance(steps) if steps.size else {}
     if len(parts) < 2:
         return {}
-    return {name: Instance(_signals_of(own, window_s), _waste(own)) for name, own in parts.items()}
+    return {
+        name: Instance(_signals_of(own, window_s, in_flight, at), _waste(own))
+        for at, (name, own) in enumerate(parts.items())
+    }
 
 
-def _signals_of(steps: StepArray, window_s: float) -> Signals:
+def _signals_of(steps: StepArray, window_s: float, in_flight: InFlight, instance: int | None) -> Signals:
     lasted_ns = np.maximum(steps["end_ns"] - steps["start_ns"], 1)
-    usage = kv_usage(steps)
     reasons, counts = np.unique(steps["blocked"], return_counts=True)
     return Signals(
         device_busy=float(steps["busy_ns"].sum() / 1e9 / window_s) if window_s > 0 else None,
-        kv_usage_mean=float(np.average(usage, weights=lasted_ns)),
-        kv_usage_peak=float(usage.max()),
-        running_mean=float(np.average(steps["running"], weights=lasted_ns)),
-        waiting_mean=float(np.average(steps["waiting"], weights=lasted_ns)),
+        kv_usage_mean=_kv_usage_mean(steps, window_s),
+        kv_usage_peak=float(kv_usage(steps).max()),
+        running_mean=in_flight.running.mean(window_s, instance),
+        waiting_mean=in_flight.waiting.mean(window_s, instance),
         preemptions=int(steps["preempted"].sum()),
         prefix_hit_tokens=int(steps["prefix_hit_tokens"].sum()),
         resume_hit_tokens=int(steps["resume_hit_tokens"].sum()),
@@ -242,23 +244,39 @@ def _signals_of(steps: StepArray, window_s: float) -> Signals:
     )
 
 
-def _sampled_signals(record: RunRecord) -> Signals:
+def _kv_usage_mean(steps: StepArray, window_s: float) -> float | None:
+    at_ns, level = kv_levels(steps)
+    return float((level[:-1] * np.diff(at_ns)).sum() / 1e9 / window_s) if window_s > 0 else None
+
+
+def _sampled_signals(record: RunRecord, window_s: float, in_flight: InFlight, client: ClientReport | None) -> Signals:
+    """Running and waiting as the server counted them where its metrics have them; else by the client's own record."""
     samples = record.signals
     cached = record.column("cached_tokens")
     hits = int(cached[cached != MISSING].sum()) if (cached != MISSING).any() else None
-    if not samples:
-        return Signals(prefix_hit_tokens=hits)
-    busy = [one.device_busy for one in samples if one.device_busy is not None]
+    counted = {"running": in_flight.running.mean(window_s), "waiting": in_flight.waiting.mean(window_s)}
+    sources = client.scrape.sources if client is not None and client.scrape is not None else {}
+    counted |= {name: _mean_over_time(samples, name) for name in counted if sources.get(name, "client") != "client"}
     usage = [one.kv_usage for one in samples if one.kv_usage is not None]
     return Signals(
-        device_busy=float(np.mean(busy)) if busy else None,
-        kv_usage_mean=float(np.mean(usage)) if usage else None,
+        device_busy=_mean_over_time(samples, "device_busy"),
+        kv_usage_mean=_mean_over_time(samples, "kv_usage"),
         kv_usage_peak=max(usage, default=None),
-        running_mean=float(np.mean([one.running for one in samples])),
-        waiting_mean=float(np.mean([one.waiting for one in samples])),
-        preemptions=samples[-1].preemptions,
+        running_mean=counted["running"],
+        waiting_mean=counted["waiting"],
+        preemptions=samples[-1].preemptions if samples else None,
         prefix_hit_tokens=hits,
     )
+
+
+def _mean_over_time(samples: Sequence[Signal], name: str) -> float | None:
+    """Of the samples that have it; each counts for the time since the one before."""
+    known = [(one.t, value) for one in samples if (value := getattr(one, name)) is not None]
+    if not known:
+        return None
+    at_ns, values = np.array([at for at, _ in known]), np.array([value for _, value in known], dtype=np.float64)
+    lasted_ns = np.maximum(np.diff(at_ns, prepend=0), 1)
+    return float(np.average(values, weights=lasted_ns))
 
 
 def _waste(steps: StepArray) -> Waste:

@@ -86,7 +86,7 @@ class Goodput(msgspec.Struct, frozen=True):
 
 
 class Signals(msgspec.Struct, frozen=True):
-    """Means over step time, so a long step weighs more than a short one; device_busy is over the whole window.
+    """Means over the wall time of the window; kv_usage_peak is over the steps.
 
     Of a disaggregated engine as a whole: the mean of its devices and of their KV, the sum of running and waiting
     requests.

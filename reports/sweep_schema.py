@@ -35,6 +35,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     mode: str | None = None  # continuous | static; None: that of a server
     rate_per_s: float | None = None  # offered in open loop
     arrivals_per_s: float | None = None  # as the plan realised that rate
+    concurrency: int | None = None  # the cap on requests in flight; None: there is none, or an older file
     output_token_per_s: float | None = None
     request_per_s: float | None = None  # completed
     goodput_per_s: float | None = None  # requests within every SLA on a latency; None without one

@@ -96,7 +96,7 @@ def panel(title: str, planned: int, signal: Signal, kv_peak: float | None) -> Re
     table.add_row(
         f"running {signal.running}",
         f"waiting {signal.waiting}",
-        "KV not exposed" if signal.kv_usage is None else f"KV {signal.kv_usage:.0%} (peak {kv_peak or 0:.0%})",
+        _kv(signal, kv_peak),
         "preemptions not exposed" if signal.preemptions is None else f"preempted {signal.preemptions}",
     )
     table.add_row(
@@ -106,6 +106,15 @@ def panel(title: str, planned: int, signal: Signal, kv_peak: float | None) -> Re
         f"TPOT {_ms(signal.tpot_ms)}",
     )
     return table
+
+
+def _kv(signal: Signal, kv_peak: float | None) -> str:
+    if signal.kv_usage is None:
+        return "KV not exposed"
+    used = f"KV used {signal.kv_usage:.0%} (peak {kv_peak or 0:.0%})"
+    if signal.kv_evictable is None or signal.kv_free is None:
+        return used
+    return f"{used}, evictable {signal.kv_evictable:.0%}, free {signal.kv_free:.0%}"
 
 
 def _ms(value: float | None) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from reports.document import Axis, Bars, Block, Chart, Line, Lines, Rule, Section, Table, Text
-from reports.instances import records_by_instance, steps_by_instance
+from reports.instances import records_by_instance
 from reports.over_time import distribution_curve, latency_over_time, requests_over_time, signals_over_time
 from reports.pages.breakdown import breakdown_section
 from reports.pages.details import latency_table
@@ -83,11 +82,7 @@ def over_time_charts(runs: Sequence[ReportedRun]) -> list[Block]:
 
 def _signals_over_time(runs: Sequence[ReportedRun]) -> list[Chart]:
     charts = []
-    courses = [
-        (one.named(name), signals_over_time(replace(one.record, steps=steps)))
-        for one in runs
-        for name, steps in steps_by_instance(one.record.steps).items()
-    ]
+    courses = [(one.named(name), course) for one in runs for name, course in signals_over_time(one.record).items()]
     for name, title, axis in (
         ("device_busy", "Device busy", Axis("device busy", domain=(0, 1), percent=True)),
         ("kv_usage", "KV cache in use", Axis("KV blocks in use", percent=True)),

@@ -12,7 +12,7 @@ from engines.base import Signal
 
 SNAPSHOT = Signal(
     t=4_000_000_000, running=3, waiting=7, kv_usage=0.5, device_busy=0.9, output_token_per_s=1234.0, preemptions=2,
-    completed=5, output_tokens=2000, ttft_ms=None, tpot_ms=7.25,
+    completed=5, output_tokens=2000, ttft_ms=None, tpot_ms=7.25, kv_evictable=0.3, kv_free=0.2,
 )  # fmt: skip
 
 
@@ -20,7 +20,9 @@ def test_a_snapshot_shows_progress_queue_memory_and_latency() -> None:
     stream = io.StringIO()
     Console(file=stream, width=120).print(panel("continuous", 20, SNAPSHOT, kv_peak=0.8))
     shown = stream.getvalue()
-    for text in ("5/20 requests", "4 s", "running 3", "waiting 7", "KV 50% (peak 80%)", "preempted 2", "1,234 tok/s",
+    for text in ("5/20 requests", "4 s", "running 3", "waiting 7", "KV used 50% (peak 80%), evictable 30%, free 20%",
+                 "preempted 2",
+                 "1,234 tok/s",
                  "500 tok/s so far", "TTFT –", "TPOT 7.2 ms"):  # fmt: skip
         assert text in shown
 

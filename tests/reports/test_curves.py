@@ -140,6 +140,45 @@ def test_the_signal_that_limits_the_next_step(name: str, left: dict[str, object]
     assert advice.evidence["next_output_token_per_s"] == 1001
 
 
+def test_the_cap_on_concurrency_is_blamed_only_where_there_is_one() -> None:
+    behind = {"signals": Signals(device_busy=0.9, waiting_mean=0.4), "saturated": "arrivals outran completions"}
+    name, why = cause(None, point(8, 100, concurrency=4, **behind))
+    assert (name, "the cap on concurrency (4)" in why) == ("concurrency", True)
+    name, why = cause(None, point(8, 100, **behind))
+    assert (name, "concurrency" in why) == ("queue", False)
+
+
+def test_no_request_waits_is_said_only_where_it_is_true() -> None:
+    """Beside the largest part of the slowest first tokens, which is the queue."""
+    queue = {"sla": (msgspec.structs.replace(sla("fail", 900), metric="p99_ttft_ms"),), "slow_ttft": {"queue": 0.96}}
+    late = point(8, 100, signals=Signals(waiting_mean=0.04), **queue)
+    (told,) = annotated([late])
+    assert told.why is not None
+    assert "96% of their time in the queue" in told.why
+    assert "no request waits" not in told.why
+    assert "less than one request waits on average (0.04)" in told.why
+    assert "no request waits" in cause(None, point(8, 100, signals=Signals(waiting_mean=0.0)))[1]
+
+
+def test_a_tie_is_called_a_tie() -> None:
+    points = [point("fcfs", 1000), point("shortest-prompt", 1001)]
+    assert "a tie with shortest-prompt, whose P99 TTFT is the same within noise" in recommend(["order"], points).reason
+    apart = [points[0], msgspec.structs.replace(points[1], p99_ttft_ms=80.0)]
+    advice = recommend(["order"], apart)
+    assert advice.values == ("shortest-prompt",)
+    assert "the lowest P99 TTFT there" in advice.reason
+    wide = [msgspec.structs.replace(one, p99_ttft_ci_ms=(70.0, 130.0)) for one in apart]
+    assert "a tie with fcfs" in recommend(["order"], wide).reason
+
+
+def test_a_recommended_rate_beyond_the_knee_says_so() -> None:
+    rates = [(4, 400, 100.0), (8, 800, 110.0), (16, 900, 400.0)]
+    points = [msgspec.structs.replace(point(rate, speed), p99_ttft_ms=ttft) for rate, speed, ttft in rates]
+    points = [msgspec.structs.replace(one, rate_per_s=float(str(one.values[0]))) for one in points]
+    assert "beyond the knee at 8" in recommend(["rate"], points).reason
+    assert "beyond the knee" not in recommend(["rate"], points[:2]).reason
+
+
 def test_of_two_instances_the_one_that_is_waited_for_is_the_limit() -> None:
     """Half of two devices are busy and requests wait: of one device that would be the host's fault."""
     whole = Signals(device_busy=0.5, waiting_mean=9.0)
@@ -278,7 +317,7 @@ def test_each_point_says_what_limits_it() -> None:
             point(64, 510, validity=late),
             point(128, 510, signals=Signals(waiting_mean=3.0, blocked={"batch": 0.9})),
             Point(values=(256,), folder="", error="no"),
-            point(512, 510, signals=Signals(waiting_mean=0.0), saturated="only 5 of 8 completed"),
+            point(512, 510, signals=Signals(waiting_mean=0.0), saturated="only 5 of 8 completed", concurrency=4),
         ]
     )
     assert [one.limit for one in told] == ["queue", "compute", "kv", "client", "batch", None, "concurrency"]

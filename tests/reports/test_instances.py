@@ -47,7 +47,10 @@ def test_signals_as_on_paper() -> None:
     assert (prefill.device_busy, decode.device_busy) == (pytest.approx(3.8 / 36.8), pytest.approx(23 / 36.8))
     assert summary.signals.device_busy == pytest.approx(26.8 / 73.6)
     assert (prefill.steps, decode.steps, summary.signals.steps) == (1, 2, 3)
-    assert decode.running_mean == 2
+    assert decode.running_mean == pytest.approx(2 * 23 / 36.8)  # both from 13.8 ms on, when the first KV is there
+    assert prefill.running_mean == pytest.approx(2 * 3.8 / 36.8)
+    assert summary.signals.running_mean == pytest.approx(2 * 26.8 / 36.8)
+    assert decode.waiting_mean == pytest.approx(2 * 10 / 36.8)
     assert summary.instances["decode"].waste.launched_tokens == 3
 
 
@@ -149,10 +152,10 @@ def test_a_run_that_ends_while_kv_is_on_its_way() -> None:
 
 
 def test_a_device_is_never_busier_than_all_the_time() -> None:
-    for steps in steps_by_instance(BUSY.steps).values():
-        record = BUSY.__class__(planned=0, rows=[], event_values=np.empty(0, np.uint32), event_unit="step", steps=steps)
-        busy = signals_over_time(record).values["device_busy"]
-        assert all(value is not None and 0 <= value <= 1 + 1e-9 for value in busy)
+    courses = signals_over_time(BUSY)
+    assert list(courses) == ["prefill", "decode"]
+    for course in courses.values():
+        assert all(value is not None and 0 <= value <= 1 + 1e-9 for value in course.values["device_busy"])
 
 
 def test_the_slowest_requests_are_shown_with_the_prompts_of_their_step() -> None:

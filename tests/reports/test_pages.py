@@ -327,9 +327,11 @@ def test_a_workload_in_few_words(spec: str, short: str) -> None:
 # Over time
 
 
-def test_signals_are_averages_over_step_time() -> None:
+def test_signals_are_averages_over_wall_time() -> None:
+    """Two requests, one of them for half of the run; then 40 ms without any in a step of its own."""
     steps = ledger([2] * 8 + [1] * 8, [0] * 16, 4)
-    course = signals_over_time(record([], event_unit="step", steps=steps))
+    made = [row_in_slot(0, 0, 1, 16), row_in_slot(1, 1, 1, 8)]
+    course = signals_over_time(record(made, event_unit="step", steps=steps))[""]
     assert course.values["running"] == pytest.approx([2.0, 1.0])
     assert course.values["kv_usage"] == pytest.approx([2 / 8, 1 / 8])
     assert course.values["device_busy"] == pytest.approx([0.5, 0.5])

@@ -6,14 +6,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from engines.base import RunRecord, Signal
+from engines.base import ClientReport, RunRecord, ScrapeReport, Signal
 from engines.ledger import Blocked
+from engines.request_table import Stint
 from reports.metrics import request_times
 from reports.steady import steady
 from reports.summary import completed_run, summarize
 from reports.summary_schema import Summary
 from reports.validity import validity
-from tests.reports.factory import bus_stop, header, ledger, record, row, row_in_slot
+from tests.reports.factory import MS, bus_stop, header, ledger, record, row, row_in_slot
+from tests.reports.test_client import GOOD
 
 
 def test_the_classic_batch_in_numbers() -> None:
@@ -30,24 +32,52 @@ def test_the_classic_batch_in_numbers() -> None:
     assert one.signals.step_ms_mean == 10
 
 
-def test_a_long_step_weighs_more_in_the_signals() -> None:
-    steps = ledger([2, 0], [0, 0], slots=2)
-    steps["end_ns"][0] += 20_000_000
-    steps["start_ns"][1] += 20_000_000
-    steps["end_ns"][1] += 20_000_000
+def test_signals_are_averages_over_wall_time() -> None:
+    """One request in step 1 (20 ms), a pause of 60 ms, then two in step 2; one of them was sent 10 ms before it."""
+    steps = ledger([1, 2], [0, 0], slots=2)
+    steps["end_ns"] = [20 * MS, 100 * MS]
+    steps["start_ns"] = steps["now_ns"] = [0, 80 * MS]
+    steps["admitted"] = [1, 2]
     steps["blocked"] = [Blocked.KV, Blocked.NO]
-    steps["waiting"] = [4, 0]
-    one = summarize(record([row(0, [30, 40])], steps=steps), header())
-    assert one.signals.running_mean == 1.5
-    assert one.signals.waiting_mean == 3
+    made = [
+        row(0, [20], stints=[Stint(0, 1, 1, 1)]),
+        row(1, [100], scheduled_ms=70, stints=[Stint(0, 2, 2, 2)]),
+        row(2, [100], scheduled_ms=80, stints=[Stint(1, 2, 2, 2)]),
+    ]
+    one = summarize(record(made, steps=steps), header())
+    assert one.signals.running_mean == pytest.approx((20 + 2 * 20) / 100)
+    assert one.signals.waiting_mean == pytest.approx(10 / 100)
+    assert one.signals.kv_usage_mean == pytest.approx((20 * 1 + 20 * 2) / 4 / 100)
+    assert one.signals.kv_usage_peak == 2 / 4
     assert one.signals.blocked == {"kv": 0.5}
 
 
-def test_without_a_ledger_signals_come_from_the_samples() -> None:
-    samples = [Signal(i, i, 4, 0.5 * i, 0.8, 1.0, 3, 0, 0) for i in (0, 1)]
-    one = summarize(record([row(0, [1, 2])], signals=samples), header())
-    assert (one.signals.running_mean, one.signals.kv_usage_peak, one.signals.preemptions) == (0.5, 0.5, 3)
-    assert one.waste is None
+def scraped(**sources: str) -> ClientReport:
+    report = ScrapeReport(
+        url="http://x/metrics", samples=2, missed=0, problem=None, sources=sources, restarted=False, output_tokens=None,
+        output_tokens_received=0, requests=None, requests_ended=0, preemptions=None, prefix_hit_rate=None,
+        prefixes_shared=False,
+    )  # fmt: skip
+    return msgspec.structs.replace(GOOD, scrape=report)
+
+
+def test_without_a_ledger_a_sample_counts_for_the_time_before_it() -> None:
+    """The server counts the running ones; the client knows how long requests waited for their first token."""
+    samples = [Signal(t, running, 4, usage, 0.8, 1.0, 3, 0, 0) for t, running, usage in ((100, 1, 0.5), (400, 5, 0.1))]
+    head = msgspec.structs.replace(header(), client=scraped(running="vllm:num_requests_running", waiting="client"))
+    one = summarize(record([row(0, [1, 2])], signals=samples), head).signals
+    assert one.running_mean == pytest.approx((1 * 100 + 5 * 300) / 400)
+    assert one.waiting_mean == pytest.approx(0.5)
+    assert (one.kv_usage_mean, one.kv_usage_peak, one.preemptions) == (pytest.approx(0.2), 0.5, 3)
+    assert summarize(record([row(0, [1, 2])], signals=samples), head).waste is None
+
+
+def test_without_a_ledger_and_a_page_of_metrics_the_client_counts() -> None:
+    """Two requests are in flight for 100 ms each, of 400 ms; their first tokens come after 30 and 60 ms."""
+    made = [row(0, [30, 100]), row(1, [360, 400], scheduled_ms=300)]
+    one = summarize(record(made), header()).signals
+    assert one.running_mean == pytest.approx((70 + 40) / 400)
+    assert one.waiting_mean == pytest.approx((30 + 60) / 400)
 
 
 def test_nothing_at_all_gives_no_numbers() -> None:
