@@ -2,6 +2,7 @@
 
     python benchmarks/verdicts.py STEP_TIMES [--kv-blocks 27439] [--runs 1000] [--slots 16,64] [--loads .5,.7,.85,.95]
                                   [--requests 500,2000,3000,5000,20000] [--most 20000000] [--processes 2]
+                                  [--first-seed 0] [--truth-runs 8]
 
 STEP_TIMES is a step-time model as `cbbench calibrate` writes it. azure-conv with Poisson arrivals, from an empty
 engine; load is the rate over the burst capacity, at which as many requests complete per second if all arrive at once.
@@ -136,18 +137,18 @@ class Cell:
     load: float
     rate_per_s: float
     requests: int
-    runs: int
+    seeds: range
     truth: tuple[float, ...]
 
     def row(self, pool: PoolType) -> str:
-        arguments = [(self.engine, self.rate_per_s, self.requests, seed, self.truth) for seed in range(self.runs)]
-        found = pool.starmap(verdicts, arguments, chunksize=4)
-        parts = [str(self.engine.slots), f"{self.load:g}", f"{self.requests:,}", str(self.runs)]
+        arguments = [(self.engine, self.rate_per_s, self.requests, seed, self.truth) for seed in self.seeds]
+        found, runs = pool.starmap(verdicts, arguments, chunksize=4), len(self.seeds)
+        parts = [str(self.engine.slots), f"{self.load:g}", f"{self.requests:,}", str(runs)]
         for at, _ in enumerate(LATENCIES):
             counts = [Counter(one[at * len(BOUNDS) + bound] for one in found) for bound in range(len(BOUNDS))]
             truth, wide, inside, tight = counts
             shares = (truth["pass"], wide["pass"], inside["fail"], tight["fail"])
-            parts += [" / ".join(f"{100 * one / self.runs:.1f}" for one in shares)]
+            parts += [" / ".join(f"{100 * one / runs:.1f}" for one in shares)]
         return f"| {' | '.join(parts)} |"
 
 
@@ -158,12 +159,14 @@ def rows(args: argparse.Namespace, pool: PoolType) -> Iterator[str]:
         print(f"{slots} slots: {capacity:.2f} requests/s", file=sys.stderr)
         for load in args.loads:
             rate = load * capacity
-            several = pool.starmap(truth_ms, [(engine, rate, run) for run in range(TRUTH_RUNS)])
+            several = pool.starmap(truth_ms, [(engine, rate, run) for run in range(args.truth_runs)])
             truth = tuple(float(np.nanquantile(np.concatenate(one), 0.99)) for one in zip(*several, strict=True))
             print(f"{slots} slots, load {load:g}: P99 {truth} ms", file=sys.stderr)
             for requests in args.requests:
                 runs = max(1, min(args.runs, args.most // requests))
-                yield Cell(engine, load, rate, requests, runs, truth).row(pool)
+                yield Cell(engine, load, rate, requests, range(args.first_seed, args.first_seed + runs), truth).row(
+                    pool
+                )
 
 
 def main() -> None:
@@ -173,9 +176,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--most", type=int, default=20_000_000, help="requests of a cell; it has fewer runs beyond")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--first-seed", type=int, default=0, help="of the runs; the truth has seeds of its own")
+    parser.add_argument("--truth-runs", type=int, default=TRUTH_RUNS, help="long runs that give the true P99")
     for name, kind, default in (("slots", int, "16,64"), ("loads", float, ".5,.7,.85,.95"),
                                 ("requests", int, "500,2000,3000,5000,20000")):  # fmt: skip
-        parser.add_argument(f"--{name}", type=_list_of(kind), default=_list_of(kind)(default))
+        parser.add_argument(f"--{name}", type=list_of(kind), default=list_of(kind)(default))
     args = parser.parse_args()
     names = [f"{name}: {', '.join(('false pass', 'pass', 'false fail', 'fail'))}" for name in LATENCIES]
     print(f"| slots | load | requests | runs | {' | '.join(names)} |")
@@ -185,7 +190,7 @@ def main() -> None:
             print(row, flush=True)
 
 
-def _list_of(kind: Callable[[str], int | float]) -> Callable[[str], list[int | float]]:
+def list_of(kind: Callable[[str], int | float]) -> Callable[[str], list[int | float]]:
     return lambda text: [kind(one) for one in text.split(",")]
 
 

@@ -45,6 +45,9 @@ from workloads.rates import NS
 BETWEEN_TOKENS = ("tpot_ms", "itl_ms")
 SLICES = 8  # of the window, over which a rate varies
 NOTHING = "nothing was measured"
+# A bound on a latency that looks like seconds: this small, and the value so many times larger.
+IN_SECONDS = 60.0
+FAR_BEYOND = 20.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,6 +348,9 @@ class Judge:
         needed: int | None = None,
     ) -> SlaResult:
         shown = value if value is not None and math.isfinite(value) else None
+        in_seconds = sla.latency is not None and 0 < sla.bound <= IN_SECONDS
+        if in_seconds and verdict != "pass" and shown is not None and shown >= FAR_BEYOND * sla.bound:
+            reason += f" (the bound is in ms: {sla.bound:g} s would be {1000 * sla.bound:g})"
         confidence = self.criteria.confidence
         scope = None if self.scope is None else str(self.scope)
         return SlaResult(sla.expr, metric, shown, sla.bound, confidence, n, n_eff, verdict, reason, needed, scope)

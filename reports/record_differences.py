@@ -10,6 +10,9 @@ import numpy as np
 from engines.base import RunRecord
 from engines.request_table import RequestRow
 
+# The size of the KV pool less the blocks that hold something: nothing happens otherwise because of it.
+OF_THE_POOL = ("kv_free_blocks",)
+
 
 def differences(before: RunRecord, after: RunRecord) -> tuple[str, ...]:
     """Texts, one for each kind of difference; empty when the records are equal to the bit."""
@@ -48,10 +51,11 @@ def _step_differences(before: RunRecord, after: RunRecord) -> list[str]:
     if preempted[0] != preempted[1]:
         found.append(f"{preempted[0]:,} → {preempted[1]:,} preemptions")
     shorter = min(ours.size, theirs.size)
-    parted = np.flatnonzero(ours[:shorter] != theirs[:shorter])
+    compared = [name for name in ours.dtype.names or () if name not in OF_THE_POOL]
+    parted = np.flatnonzero(ours[compared][:shorter] != theirs[compared][:shorter])
     if parted.size:
         at = int(parted[0])
-        names = [name for name in ours.dtype.names or () if ours[name][at] != theirs[name][at]]
+        names = [name for name in compared if ours[name][at] != theirs[name][at]]
         told = ", ".join(f"{name} {ours[name][at]} → {theirs[name][at]}" for name in names[:3])
         found.append(f"from step {at + 1} on: {told}")
     return found

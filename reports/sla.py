@@ -18,6 +18,7 @@ RATES = ("output_token_per_s", "total_token_per_s", "request_per_s", "goodput_re
 SHARES = {"attainment": False, "failure_rate": True}  # name -> must it stay below its bound
 KNOWN = (*(f"{stat}_{name}" for stat in ("p99", "p50", "p90", "p95", "p999", "mean", "max") for name in LATENCIES),
          *RATES, *SHARES)  # fmt: skip
+IN_OTHER_UNIT = re.compile(r"_(s|sec|secs|seconds?|us|ns)$")
 EXAMPLE = 'write e.g. "p99_ttft_ms<=500", "mean_e2el_ms<=2000", "output_token_per_s>=100" or "failure_rate<=0.01"'
 EXPRESSION = re.compile(r"\s*(?P<metric>[\w.]+)\s*(?:\[(?P<scope>[^\]]*)\]\s*)?(?P<sign>[<>]=?)\s*(?P<bound>\S+)\s*")
 
@@ -124,10 +125,12 @@ def _wants_upper(expr: str, metric: str) -> bool:
 
 
 def _closest(metric: str) -> str | None:
-    """goodput_request_per_s for goodput, p999_ttft_ms for p99.9_ttft, p99_ttft_ms for p99_tfft_ms; None for others."""
+    """goodput_request_per_s for goodput, p999_ttft_ms for p99.9_ttft, p99_ttft_ms for p99_ttft_s or p99_tfft_ms; None
+    for others."""
     plain = metric.lower().replace(".", "")
-    if latency_of(plain):
-        return plain
+    in_ms = IN_OTHER_UNIT.sub("_ms", plain)
+    if latency_of(in_ms):
+        return in_ms
     within = [name for name in KNOWN if plain in name]
     return next(iter(within or difflib.get_close_matches(plain, KNOWN, n=1)), None)
 

@@ -287,6 +287,15 @@ def test_equal_to_the_bit() -> None:
     assert any("ended in one run alone" in one for one in differences(bus_stop((10, 50)), bus_stop((10,))))
 
 
+def test_a_larger_pool_alone_is_no_difference() -> None:
+    """Nothing happened otherwise: only more blocks were free."""
+    larger = bus_stop()
+    larger.steps["kv_free_blocks"] += 100
+    assert differences(bus_stop(), larger) == ()
+    larger.steps["kv_used_blocks"][3] += 1
+    assert differences(bus_stop(), larger) == ("from step 4 on: kv_used_blocks 3 → 4",)
+
+
 @pytest.mark.parametrize(("strict", "verdict"), [(True, "fail"), (False, "warn")])
 def test_any_difference_is_shown(strict: bool, verdict: str) -> None:
     (scenario,) = scenarios(match_baselines([stored(steady(20.1))], [stored(steady(20))]))

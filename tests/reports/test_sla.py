@@ -32,6 +32,13 @@ def noise(n: int, low: float, high: float) -> list[float]:
     return np.random.default_rng(5).uniform(low, high, n).tolist()
 
 
+def test_a_bound_that_looks_like_seconds_is_questioned() -> None:
+    seconds, ms = judged(ttft_record(noise(500, 200, 400)), "p99_ttft_ms<=0.5", "p99_ttft_ms<=100")
+    assert seconds.verdict == ms.verdict == "fail"
+    assert "the bound is in ms: 0.5 s would be 500" in seconds.reason
+    assert "the bound is in ms" not in ms.reason
+
+
 # Reading
 
 
@@ -52,6 +59,8 @@ def test_parse() -> None:
     ("expr", "says"),
     [
         ("p99_ttft<=500", 'did you mean "p99_ttft_ms"'),
+        ("p99_ttft_s<=0.5", 'did you mean "p99_ttft_ms"'),
+        ("mean_tpot_us<=50", 'did you mean "mean_tpot_ms"'),
         ("p99_ttft_ms=500", "METRIC<=NUMBER"),
         ("p99_ttft_ms<=500ms", "is not a number"),
         ("p99_ttft_ms>=500", "takes <="),

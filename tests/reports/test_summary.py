@@ -181,6 +181,20 @@ def test_a_run_that_is_merely_short_is_not_overloaded() -> None:
     assert verdict(record(made))[0] == "ok"
 
 
+def growing(share: float) -> RunRecord:
+    """400 requests, one every 100 ms, whose first tokens come later by that share of the time that has passed. Few are
+    in the system, as in a queue for KV."""
+    made = [row(i, [i * 100 * (1 + share) + 1, i * 100 * (1 + share) + 2], scheduled_ms=i * 100) for i in range(400)]
+    return record(made)
+
+
+def test_a_wait_that_grows_all_the_time_is_overload_though_few_requests_are_in_the_system() -> None:
+    found, reasons = verdict(growing(0.08))
+    assert found == "overloaded"
+    assert "the median wait for a first token grew from 1.2 to 2 and 2.8 s" in reasons
+    assert verdict(growing(0.05))[0] == "ok"
+
+
 def test_random_arrivals_below_capacity_are_seldom_called_overload() -> None:
     rng = np.random.default_rng(8)
     called = 0
