@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from reports.metrics import IN_OPEN_LOOP, LATENCIES
-from reports.schema import RunFile
+from engines.base import RunRecord
+from reports.metrics import IN_OPEN_LOOP, LATENCIES, RequestTimes, request_times
+from reports.quantiles import distribution
 from reports.sla import LATENCY, RATES, latency_of, stat_of
+from reports.sla_scope import Scope, parse_scope
+from reports.stages import Stages
+from reports.stored_runs import StoredRun
 from reports.summary_schema import Distribution
 from workloads.errors import CbbenchError
 
@@ -23,6 +28,7 @@ SHORT = {
     "throughput": "output_token_per_s",
 }
 DEFAULTS = ("tpot=3%", "e2el=5%", "ttft=5%", "throughput=3%")
+FORM = re.compile(r"\s*([^=\[\s]+)\s*(?:\[([^\]]*)\])?\s*=\s*(.*?)\s*")
 STATS = ("mean", "p50", "p90", "p95", "p99", "p999", "max")
 
 
@@ -30,6 +36,12 @@ STATS = ("mean", "p50", "p90", "p95", "p99", "p999", "max")
 class Budget:
     metric: str
     share: float  # 0.03: may be 3 % worse
+    scope: Scope | None = None  # None: all requests
+
+    @property
+    def name(self) -> str:
+        """mean_e2el_ms[tenant=quiet]"""
+        return self.metric if self.scope is None else f"{self.metric}[{self.scope}]"
 
     @property
     def more_is_worse(self) -> bool:
@@ -64,7 +76,7 @@ class Budget:
 def parse_budgets(texts: Sequence[str]) -> tuple[Budget, ...]:
     """One budget per metric. CbbenchError on `budget` says what is wrong and what would be right."""
     budgets = [_parse(text) for text in texts]
-    metrics = [one.metric for one in budgets]
+    metrics = [one.name for one in budgets]
     for metric in metrics:
         if metrics.count(metric) > 1:
             raise CbbenchError("budget", f'two budgets for "{metric}"; give one')
@@ -72,7 +84,8 @@ def parse_budgets(texts: Sequence[str]) -> tuple[Budget, ...]:
 
 
 def _parse(text: str) -> Budget:
-    name, _, amount = (part.strip() for part in text.partition("="))
+    match_of_text = FORM.fullmatch(text)
+    name, part, amount = match_of_text.groups() if match_of_text else (text.partition("=")[0].strip(), None, "")
     metric = SHORT.get(name, name)
     match = LATENCY.fullmatch(metric)
     if metric not in RATES and (match is None or match["stat"] not in STATS):
@@ -86,22 +99,50 @@ def _parse(text: str) -> Budget:
         share = math.nan
     if not amount.endswith("%") or not 0 <= share < 1:
         raise CbbenchError("budget", f'"{text}": must be a percentage from 0 to below 100, as in {name}=3%')
-    return Budget(metric, share)
+    return Budget(metric, share, _scope(text, metric, part))
+
+
+def _scope(text: str, metric: str, part: str | None) -> Scope | None:
+    if part is None:
+        return None
+    if latency_of(metric) in (None, "itl_ms"):
+        problem = "a part of the load takes a latency of single requests, as in e2el[tenant=quiet]=5%"
+        raise CbbenchError("budget", f'"{text}": {problem}')
+    try:
+        return parse_scope(part)
+    except ValueError as error:
+        raise CbbenchError("budget", f'"{text}": {error}') from None
 
 
 def in_open_loop(budget: Budget) -> Budget:
     """The budget on latencies from the scheduled time, as for an SLA in open loop."""
     latency = IN_OPEN_LOOP.get(budget.latency or "")
-    return Budget(f"{budget.stat}_{latency}", budget.share) if latency else budget
+    return replace(budget, metric=f"{budget.stat}_{latency}") if latency else budget
 
 
-def value_of(run: RunFile, budget: Budget) -> float | None:
+def value_of(one: StoredRun, budget: Budget) -> float | None:
     """The metric of this run; None where it was not measured, or is not above 0 and so has no ratio."""
-    assert run.summary is not None  # every stored run was judged
+    summary = one.run.summary
+    assert summary is not None  # every stored run was judged
     if budget.latency is None:
-        holder: object = run.summary.goodput if budget.metric == "goodput_request_per_s" else run.summary.throughput
+        holder: object = summary.goodput if budget.metric == "goodput_request_per_s" else summary.throughput
         value = getattr(holder, budget.metric.removeprefix("goodput_"))
+    elif budget.scope is None:
+        value = getattr(getattr(summary.latency, budget.latency), budget.stat or "")
+    elif one.record is None:  # another tool's file
+        return None
     else:
-        one: Distribution = getattr(run.summary.latency, budget.latency)
-        value = getattr(one, budget.stat or "")
+        times = times_in(one, one.record, budget.scope)
+        # No interval is taken from it, so its effective sample does not matter.
+        found: Distribution = distribution(times.latency(budget.latency), float(len(times)))
+        value = getattr(found, budget.stat or "")
     return value if value is not None and value > 0 else None
+
+
+def times_in(one: StoredRun, record: RunRecord, scope: Scope | None) -> RequestTimes:
+    """The requests of a run in scope."""
+    times = request_times(record)
+    if scope is None:
+        return times
+    members = scope.members(record, Stages.of(one.run.workload.pacing.rate_schedule))
+    return times.part(members[times.row])

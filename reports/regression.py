@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from engines.base import RunRecord
-from reports.budgets import Budget, in_open_loop, value_of
+from reports.budgets import Budget, in_open_loop, times_in, value_of
 from reports.checks import Check, CheckKind, CheckVerdict
-from reports.metrics import WITH_QUEUE, request_times
+from reports.metrics import WITH_QUEUE, RequestTimes
 from reports.paired import Spread, holm_levels, paired_spread, request_spread
 from reports.quantiles import FloatArray
 from reports.record_differences import differences
@@ -64,7 +64,7 @@ class Measured:
         context: tuple[str, ...] = (),
     ) -> Check:
         interval = None if log_interval is None else (math.expm1(log_interval[0]), math.expm1(log_interval[1]))
-        metric = self.budget.metric
+        metric = self.budget.name
         numbers = self.after, self.before, self.change
         return Check(scenario, metric, kind, verdict, limit, reason, *numbers, interval, context)
 
@@ -100,7 +100,7 @@ def judge(budget: Budget, adjusted: tuple[float, float], alone: tuple[float, flo
 
 
 def measure_metric(scenario: Scenario, budget: Budget) -> Measured:
-    values = [(value_of(one.baseline.run, budget), value_of(one.candidate.run, budget)) for one in scenario.pairs]
+    values = [(value_of(one.baseline, budget), value_of(one.candidate, budget)) for one in scenario.pairs]
     known = [(a, b) for a, b in values if a is not None and b is not None]
     if len(known) < len(values):
         return Measured(budget, *values[0], None, "not measured in every run")
@@ -118,26 +118,29 @@ def _single(pair: ComparedRuns, budget: Budget) -> tuple[Spread | None, str]:
         return None, "no interval from one value a side: compare several pairs of runs"
     if pair.baseline.record is None or pair.candidate.record is None:
         return None, "no interval, as a file has no single requests"
-    before, after = matched(pair.baseline.record, pair.candidate.record, latency)
+    ours = times_in(pair.baseline, pair.baseline.record, budget.scope)
+    theirs = times_in(pair.candidate, pair.candidate.record, budget.scope)
+    before, after = matched((pair.baseline.record, ours), (pair.candidate.record, theirs), latency)
     spread = request_spread(before, after, stat, matched=not pair.differences)
     if spread is None:
         return None, "no interval, as the requests are too correlated: compare several pairs of runs"
-    counts = [int(np.count_nonzero(~np.isnan(request_times(one.record).latency(latency))))
-              for one in (pair.baseline, pair.candidate) if one.record is not None]  # fmt: skip
+    counts = [int(np.count_nonzero(~np.isnan(one.latency(latency)))) for one in (ours, theirs)]
     left_out = sum(counts) - 2 * len(before)
     # The change is over all requests of each side, so it may lie outside the interval.
     return spread, f"; the interval leaves out {left_out} requests that only one side has" if left_out else ""
 
 
-def matched(before: RunRecord, after: RunRecord, latency: str) -> tuple[FloatArray, FloatArray]:
+Side = tuple[RunRecord, RequestTimes]
+
+
+def matched(before: Side, after: Side, latency: str) -> tuple[FloatArray, FloatArray]:
     """The latency of the requests that have one on both sides, in order of index."""
-    ours, theirs = (_by_index(record, latency) for record in (before, after))
+    ours, theirs = (_by_index(*side, latency) for side in (before, after))
     both = sorted(ours.keys() & theirs.keys())
     return np.array([ours[i] for i in both]), np.array([theirs[i] for i in both])
 
 
-def _by_index(record: RunRecord, latency: str) -> dict[int, float]:
-    times = request_times(record)
+def _by_index(record: RunRecord, times: RequestTimes, latency: str) -> dict[int, float]:
     index = record.column("i")[times.row].tolist()
     values = times.latency(latency).tolist()
     return {i: value for i, value in zip(index, values, strict=True) if not math.isnan(value)}
@@ -240,14 +243,14 @@ def exact_checks(scenario: Scenario, budgets: Sequence[Budget], *, strict: bool)
 def _measured(pair: ComparedRuns, budget: Budget) -> bool:
     """On one side at least. The budgets of a strict comparison are defaults: a metric that neither run has is left out,
     as equality to the bit covers it."""
-    return any(value_of(one.run, budget) is not None for one in (pair.baseline, pair.candidate))
+    return any(value_of(one, budget) is not None for one in (pair.baseline, pair.candidate))
 
 
 def _exact_check(scenario: Scenario, pair: ComparedRuns, budget: Budget) -> Check:
-    old, new = value_of(pair.baseline.run, budget), value_of(pair.candidate.run, budget)
+    old, new = value_of(pair.baseline, budget), value_of(pair.candidate, budget)
     if old is None or new is None:
-        return Check(scenario.name, budget.metric, "regression", "inconclusive", budget.limit, "not measured", new, old)
+        return Check(scenario.name, budget.name, "regression", "inconclusive", budget.limit, "not measured", new, old)
     log_ratio = math.log(new / old)
     verdict = judge(budget, (log_ratio, log_ratio), (log_ratio, log_ratio))
     reason = "simulated, so without noise"
-    return Check(scenario.name, budget.metric, "regression", verdict, budget.limit, reason, new, old, new / old - 1)
+    return Check(scenario.name, budget.name, "regression", verdict, budget.limit, reason, new, old, new / old - 1)

@@ -38,8 +38,8 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="METRIC=PCT",
-            help="How much worse a metric may be, as in tpot=3%; repeat for more. Default: tpot=3%, e2el=5%, ttft=5% "
-            "and throughput=3%; none at all between simulated runs.",
+            help="How much worse a metric may be, as in tpot=3% or e2el\\[tenant=quiet]=5%; repeat for more. Default: "
+            "tpot=3%, e2el=5%, ttft=5% and throughput=3%; none at all between simulated runs.",
         ),
     ] = None,
     allow_different: Annotated[

@@ -66,6 +66,7 @@ def judge(question: Question, outputs: Outputs) -> int:
         notes += [note for one in runs for note in mlperf_notes(one)]
     if question.baseline:
         baselines = read_any(question.baseline)
+        refuse_missing_parts_of_budgets([*runs, *baselines], budgets_for(question))
         comparison = compare(runs, baselines, question)
         checks += comparison.checks
         notes += comparison.notes
@@ -202,6 +203,17 @@ def refuse_missing_parts(runs: Sequence[StoredRun], judgement: Judgement) -> Non
         for sla in judgement.sla or ():
             if sla.scope is not None and (missing := sla.scope.missing_in(one.record, stages)) is not None:
                 raise CbbenchError("sla", f'"{sla.expr}": {one.name}: {missing}')
+
+
+def refuse_missing_parts_of_budgets(runs: Sequence[StoredRun], budgets: Sequence[Budget]) -> None:
+    """As `refuse_missing_parts`, for budgets."""
+    for one in runs:
+        if one.record is None or one.run.interrupted:
+            continue
+        stages = Stages.of(one.run.workload.pacing.rate_schedule)
+        for budget in budgets:
+            if budget.scope is not None and (missing := budget.scope.missing_in(one.record, stages)) is not None:
+                raise CbbenchError("budget", f'"{budget.name}": {one.name}: {missing}')
 
 
 def mlperf_notes(one: StoredRun) -> list[str]:

@@ -232,7 +232,7 @@ def _changed_metrics(measured: Sequence[Measured], names: tuple[str, str]) -> Ta
     for one in measured:
         interval = one.spread.interval(0.05) if one.spread is not None else None
         check = one.check("", "regression", "pass", "", "", interval)
-        table.add_row(one.budget.metric, number(one.before), number(one.after), change_text(check))
+        table.add_row(one.budget.name, number(one.before), number(one.after), change_text(check))
     return table
 
 

@@ -14,6 +14,7 @@ from scipy.stats import ttest_1samp
 from engines.base import RunRecord
 from reports.budgets import DEFAULTS, Budget, parse_budgets, value_of
 from reports.checks import Check, CheckVerdict, summarize_checks
+from reports.metrics import request_times
 from reports.paired import Spread, block_length, holm_levels, paired_spread, request_spread
 from reports.record_differences import differences
 from reports.regression import exact_checks, judge, matched, regression_checks
@@ -118,11 +119,43 @@ def test_bad_budgets(text: str, said: str) -> None:
 
 
 def test_every_budget_reads_its_metric() -> None:
-    run = stored(steady(20)).run
-    assert run.summary is not None
-    assert value_of(run, Budget("p90_tpot_ms", 0)) == run.summary.latency.tpot_ms.p90
-    assert value_of(run, RATE) == run.summary.throughput.output_token_per_s
-    assert value_of(run, Budget("goodput_request_per_s", 0)) is None
+    one = stored(steady(20))
+    summary = one.run.summary
+    assert summary is not None
+    assert value_of(one, Budget("p90_tpot_ms", 0)) == summary.latency.tpot_ms.p90
+    assert value_of(one, RATE) == summary.throughput.output_token_per_s
+    assert value_of(one, Budget("goodput_request_per_s", 0)) is None
+
+
+def test_a_budget_of_a_part_of_the_load() -> None:
+    whole, quiet = parse_budgets(["e2el=5%", "e2el[tenant=quiet]=5%"])
+    assert (whole.name, quiet.name) == ("mean_e2el_ms", "mean_e2el_ms[tenant=quiet]")
+    (short,) = parse_budgets(["p50_ttft_ms[prompt<=512]=10%"])
+    assert (short.name, short.share) == ("p50_ttft_ms[prompt<=512]", 0.1)
+    for text, said in (("throughput[tenant=a]=3%", "latency of single requests"), ("itl[stage=1]=3%", "of single"),
+                       ("tpot[who=a]=3%", "budget")):  # fmt: skip
+        with pytest.raises(CbbenchError, match=said):
+            parse_budgets([text])
+
+
+def of_two_tenants(quiet_ms: float) -> StoredRun:
+    """40 requests of a tenant and 10 of another, quiet."""
+    noise = np.random.default_rng(4).uniform(0, 2, 50).tolist()
+    took = [(quiet_ms if i % 5 == 0 else 100.0) + noise[i] for i in range(50)]
+    made = [row(i, [i * 10 + 5, i * 10 + took[i]], scheduled_ms=i * 10, tenant="loud" if i % 5 else "quiet")
+            for i in range(50)]  # fmt: skip
+    return stored(record(made))
+
+
+def test_one_tenant_that_is_slower_fails_its_own_budget_alone() -> None:
+    before, after = of_two_tenants(20.0), of_two_tenants(26.0)
+    budgets = parse_budgets(["e2el=5%", "e2el[tenant=quiet]=5%", "e2el[tenant=loud]=5%"])
+    checks = compared([before], [after], *budgets)
+    verdicts = {one.name: checks[one.name].verdict for one in budgets}
+    assert verdicts["mean_e2el_ms[tenant=quiet]"] == "fail"
+    assert verdicts["mean_e2el_ms[tenant=loud]"] == "pass"
+    assert verdicts["mean_e2el_ms"] != "fail"
+    assert checks["mean_e2el_ms[tenant=quiet]"].change == pytest.approx(6 / 21, abs=0.01)
 
 
 # Spreads
@@ -228,7 +261,9 @@ def test_an_overloaded_run_still_has_a_time_per_token() -> None:
 
 
 def test_only_requests_of_both_sides_are_matched() -> None:
-    before, after = matched(steady(20, n=5), steady(22, n=5, failed=1), "tpot_ms")
+    before, after = matched(
+        *((one, request_times(one)) for one in (steady(20, n=5), steady(22, n=5, failed=1))), "tpot_ms"
+    )
     assert before.shape == after.shape == (4,)
     assert after / before == pytest.approx(1.1, rel=1e-3)
 
