@@ -181,7 +181,10 @@ _DEFINITIONS = {
         "cancelled. attainment_ci is Wilson's 95 % interval on the effective sample."
     ),
     "signals.device_busy": "Share of the window in which the device worked.",
-    "signals.kv_usage_mean": "Share of usable KV blocks that are used or reserved, averaged over wall time.",
+    "signals.kv_usage_mean": (
+        "Share of usable KV blocks that are used or reserved, averaged over wall time; 0 after the last step, also where "
+        "a prefill instance still keeps blocks until they are sent."
+    ),
     "signals.kv_usage_peak": "The largest such share in any step.",
     "signals.running_mean": (
         "Unfinished requests in a slot, averaged over the wall time of the window. Over HTTP by the server's metrics; "
