@@ -182,8 +182,8 @@ _DEFINITIONS = {
     ),
     "signals.device_busy": "Share of the window in which the device worked.",
     "signals.kv_usage_mean": (
-        "Share of usable KV blocks that are used or reserved, averaged over wall time; 0 after the last step, also where "
-        "a prefill instance still keeps blocks until they are sent."
+        "Share of usable KV blocks that are used or reserved, averaged over wall time; 0 after the last step, also "
+        "where a prefill instance still keeps blocks until they are sent."
     ),
     "signals.kv_usage_peak": "The largest such share in any step.",
     "signals.running_mean": (
