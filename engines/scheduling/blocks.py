@@ -112,11 +112,17 @@ class BlockPool:
         for block in blocks:
             if block in self._index:
                 self._cached[block] = None
+                self._keep_longer(self._index.parent(block))
                 continue
             self._free.append(block)
             # What its owner entered below a twin hangs on the other now, which must not leave before that.
-            if (known := self._index.drop_twin(block)) is not None and known in self._cached:
-                self._cached.move_to_end(known)
+            self._keep_longer(self._index.drop_twin(block))
+
+    def _keep_longer(self, block: int | None) -> None:
+        """A cached block and those above it are forgotten after what has just been cached below it."""
+        while block is not None and block in self._cached:
+            self._cached.move_to_end(block)
+            block = self._index.parent(block)
 
     def references(self, block: int) -> int:
         return self._references[block]

@@ -24,6 +24,7 @@ class PrefixIndex:
         self._block_at: dict[tuple[int, bytes], int] = {}
         self._key_of: dict[int, tuple[int, bytes]] = {}
         self._node_of: dict[int, int] = {}  # block -> its node number
+        self._block_of: dict[int, int] = {}  # node -> the block of it
         self._twins: dict[int, list[int]] = {}  # block -> others of the same content, which their owners hold
         self._twin_of: dict[int, int] = {}  # such another -> the block that is in the index
         self._roots: dict[str, int] = {}
@@ -65,7 +66,12 @@ class PrefixIndex:
         self._block_at[key] = block
         self._key_of[block] = key
         self._node_of[block] = node = self._new_node()
+        self._block_of[node] = block
         return node
+
+    def parent(self, block: int) -> int | None:
+        """The block below which this one of the index is entered; None if it is a first one."""
+        return self._block_of.get(self._key_of[block][0])
 
     def node(self, block: int) -> int:
         return self._node_of[block]
@@ -73,11 +79,12 @@ class PrefixIndex:
     def forget(self, block: int) -> None:
         """The block is handed out again. A twin takes its place, so what was entered below it is still found."""
         key, node = self._key_of.pop(block), self._node_of.pop(block)
-        del self._block_at[key]
+        del self._block_at[key], self._block_of[node]
         if not (twins := self._twins.pop(block, [])):
             return
         heir, *others = twins
         self._block_at[key], self._key_of[heir], self._node_of[heir] = heir, key, node
+        self._block_of[node] = heir
         del self._twin_of[heir]
         if others:
             self._twins[heir] = others
