@@ -68,9 +68,12 @@ def targets(report: dict[str, Any], large: str) -> list[dict[str, Any]]:
 
 
 def ok(report: dict[str, Any]) -> bool:
-    """No stage failed, and no kernel, graph or command was wrong."""
-    stages = report["stages"].values()
-    return not any(one["status"] == "failed" for one in stages) and not list(_wrong(report))
+    """No stage failed, no kernel, graph or command was wrong, and a core stage ran if one was asked for."""
+    stages = report["stages"]
+    core = [stages[name]["status"] for name in CORE if name in stages]
+    nothing_ran = bool(core) and "ok" not in core
+    failed = any(one["status"] == "failed" for one in stages.values())
+    return not failed and not nothing_ran and not list(_wrong(report))
 
 
 def table(report: dict[str, Any]) -> str:
