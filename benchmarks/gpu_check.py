@@ -8,7 +8,8 @@ steps against the floor that follows from it; where their time goes; `cbbench ru
 batching beside ours; other ways to ask for the matrix products, and other settings of the kernels; swapping against
 recomputing; FlashInfer's attention, where it is installed. docs/gpu.md says what each number means.
 Needs torch, NumPy, triton (on a GPU) and cbbench's base packages, installed or beside this folder; weights are random.
-Exit code 1 if a stage failed or a result was wrong. A missed target is shown and is not a failure.
+Exit code 1 if a stage failed, a result was wrong, or none of kernels, graphs, ceilings and decode ran. A missed target
+is shown and is not a failure.
 """
 
 from __future__ import annotations

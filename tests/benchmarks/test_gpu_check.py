@@ -139,6 +139,16 @@ def test_the_table_names_what_was_wrong_and_what_was_skipped() -> None:
     assert not ok(made)
 
 
+def test_a_check_in_which_no_core_stage_ran_is_not_ok() -> None:
+    """As on a machine that lacks a package which each of them needs."""
+    made = report(kernels={}, graphs={}, ceilings={}, decode={}, peer={})
+    for name in ("kernels", "graphs", "ceilings", "decode"):
+        assert ok(made)
+        made["stages"][name]["status"] = "skipped"
+    assert not ok(made)
+    assert ok(report(peer={})), "none was asked for"
+
+
 @pytest.mark.parametrize(
     ("triton", "numpy", "works"),
     [("3.6.0", "2.3.5", True), ("3.6.0", "2.5.2", False), ("3.7.0", "2.5.2", True), ("3.10.0+x", "2.10.1", True)],
