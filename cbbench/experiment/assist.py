@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from cbbench.settings.workload import WorkloadSettings
 from cbbench.settings.workload_cache import opened_workload
 from engines.base import RunRecord
 from engines.request_table import MISSING
@@ -91,7 +92,7 @@ def _pacing(run: RunFile, plan: RequestPlan) -> Pacing:
 def _plan(name: str, run: RunFile, count: int, seed: int) -> RequestPlan:
     """A plan of the run's workload. CbbenchError where it cannot be opened."""
     try:
-        return opened_workload(run.workload.spec).plan(
+        return opened_workload(WorkloadSettings(spec=run.workload.spec)).plan(
             num_requests=count,
             seed=seed,
             arrival=run.workload.pacing.arrival or "poisson",
