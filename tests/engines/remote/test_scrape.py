@@ -103,7 +103,7 @@ def test_our_own_server_has_the_names() -> None:
     pytest.importorskip("prometheus_client")
     from engines.serve.metrics import Metrics
 
-    found = read_page(Metrics("m").text().decode())
+    found = read_page(Metrics("m", 4096).text().decode())
     assert {"running", "waiting", "kv_usage", "preemptions", "output_tokens", "requests"} <= set(found)
 
 
