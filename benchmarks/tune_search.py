@@ -1,4 +1,4 @@
-"""How near the search of `cbbench tune` comes to the best of 70 settings, on the same plan and number of requests.
+"""How near the search of `cbbench tune` comes to the best of 69 settings, on the same plan and number of requests.
 
     python benchmarks/tune_search.py [--cases first|second|both] [--requests 500] [--most-runs 48]
 

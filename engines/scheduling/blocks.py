@@ -109,6 +109,10 @@ class BlockPool:
         if not self._index.enabled:
             self._free.extend(blocks)
             return
+        # Another table may have given back the blocks above these while they were pending. The highest come last.
+        for block in reversed(blocks):
+            if block in self._index and not self._index.is_reachable(block):
+                self._index.forget(block)
         for block in blocks:
             if block in self._index:
                 self._cached[block] = None
@@ -136,6 +140,6 @@ class BlockPool:
         assert everything == list(range(1, self.num_blocks + 1)), f"blocks lost or doubled: {everything}"
         for block in range(1, len(self._references)):
             assert self._references[block] == owned.count(block), f"block {block}: wrong reference count"
-        self._index.check_invariants()
+        self._index.check_invariants(pending)
         assert all(block in self._index for block in self._cached)
         assert not any(block in self._index for block in self._free)

@@ -1,4 +1,4 @@
-"""A log replayed: its pace, and the reuse that its hash_ids promise."""
+"""A log replayed: its pace, and the reuse that its hash_ids allow."""
 
 from __future__ import annotations
 

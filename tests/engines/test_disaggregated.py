@@ -258,13 +258,14 @@ def test_a_prompt_waits_for_blocks_that_come_back_and_gives_none_up() -> None:
     assert {row.status for row in record.rows} == {"completed"}
 
 
-def test_a_request_whose_kv_is_on_its_way_is_not_preempted() -> None:
-    """The only slot is given to request 0, whose KV takes 100 ms to come; the more urgent request 1 has to wait."""
+def test_a_request_whose_kv_is_on_its_way_is_not_preempted_before_it_has_used_it() -> None:
+    """The only slot is given to request 0, whose KV takes 100 ms to come and which decodes for a step of 11 ms; the
+    more urgent request 1 has to wait."""
     urgent = {"order": "priority", "preempt_for_priority": True, "max_num_seqs": 1}
     record = run(pair({}, urgent, block_ms=20), [(20, 3), (4, 3)], at_ms=[0, 10], priority=[2, 0])
     by_index = {row.i: row for row in record.rows}
     assert by_index[0].transfer_ended == 103 * MS
-    assert by_index[1].transfer_asked == 103 * MS
+    assert by_index[1].transfer_asked == 114 * MS
     assert (by_index[0].preemptions, by_index[1].preemptions) == (1, 0)
     assert {row.status for row in record.rows} == {"completed"}
 

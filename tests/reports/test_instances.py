@@ -10,6 +10,9 @@ import pytest
 
 from engines.base import SilentObserver
 from engines.request_table import RequestTable
+from engines.scheduling.policies.preemption import PriorityPreemption
+from engines.scheduling.request import Request
+from engines.scheduling.slots import Slots
 from reports.breakdown import breakdown, total
 from reports.instances import records_by_instance, steps_by_instance, transfers
 from reports.over_time import signals_over_time
@@ -83,6 +86,19 @@ def test_parts_add_up_where_there_is_pressure() -> None:
     assert (total(parts.blocked_ns) <= parts.ttft_ns["queue"]).all()
 
 
+@pytest.fixture
+def preempted_without_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before a preemption waited until a request had computed a position; files of those runs are still read."""
+
+    def candidates(_: PriorityPreemption, head: Request, slots: Slots) -> list[int]:
+        behind = slots.less_urgent(head)
+        found: list[int] = behind[slots.active[behind] & ~slots.arriving[behind]][::-1].tolist()
+        return found
+
+    monkeypatch.setattr(PriorityPreemption, "candidates", candidates)
+
+
+@pytest.mark.usefixtures("preempted_without_progress")
 def test_parts_of_a_request_preempted_before_a_step_was_launched_for_it() -> None:
     """Request 0's KV arrives at 3.4 ms, and just then it must yield to request 1. The step that was planned for it was
     never launched; its number, 3, is that of request 2's prompt."""
@@ -100,6 +116,7 @@ def test_parts_of_a_request_preempted_before_a_step_was_launched_for_it() -> Non
     assert (in_ms["preempted"], in_ms["decode"]) == (pytest.approx(22), pytest.approx(39.9 - 27.4 + 2))
 
 
+@pytest.mark.usefixtures("preempted_without_progress")
 def test_parts_of_a_request_preempted_when_its_kv_had_arrived_without_a_step() -> None:
     """Request 1 is admitted during request 0's last step, 14.4 to 25.4 ms, and its KV arrives at 32.4, when it must
     yield to request 3: that is when it got up, and not when that step ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest.mock import patch
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engines.scheduling.plan import StepPlan
@@ -106,6 +106,10 @@ aborts = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 15)), max_size=6)
     st.integers(0, 1),
     st.booleans(),
 )
+@example(  # a block that two tables had is free while the blocks below it wait for the step in flight
+    [(1, 1, "a", 0)] * 2 + [(4, 2, "a", 0), (10, 8, "b", 0), (1, 1, "a", 0), (5, 5, "b", 0)] + [(1, 1, "a", 0)] * 6,
+    [], "recompute", 7, 1, True,
+)  # fmt: skip
 def test_a_tenant_has_paid_what_its_requests_used(
     wanted: list[tuple[int, int, str, int]],
     aborting: list[tuple[int, int]],
