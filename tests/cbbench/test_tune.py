@@ -121,7 +121,7 @@ def test_where_the_proof_takes_more_than_was_guessed_it_is_tried_once_more(
 
 @pytest.mark.slow
 def test_the_proof_takes_no_more_than_is_allowed(cbbench: Callable[..., Outcome], own_folder: Path) -> None:
-    cbbench(*SIMULATED, "--rate", 12, "--num-requests", 64, *BOUNDS, "--proof-requests", 1700, "-o", "bounded")
+    cbbench(*SIMULATED, "--rate", 12, "--num-requests", 64, *BOUNDS, "--proof-requests", 1000, "-o", "bounded")
     last = read_tune(own_folder / "bounded").stages[-1]
     assert (last.purpose, last.best.verdict) == ("prove", "unproven"), "more than is allowed would be no proof either"
 

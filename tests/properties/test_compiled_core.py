@@ -134,7 +134,7 @@ def test_the_core_equals_the_loop(model: str, run: tuple[SchedulerConfig, Reques
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=800, deadline=None)
 @given(runs())
 def test_the_core_equals_the_loop_over_thousands_of_settings(
     model: str, run: tuple[SchedulerConfig, RequestPlan, dict[str, Any]]
