@@ -38,7 +38,8 @@ MODEL_ASSISTED: Final = "model-assisted"
 ASSISTED = ("ttft_ms", "ttft_sched_ms", "e2el_ms", "e2el_sched_ms", "tpot_ms")
 TERM_ERROR = 0.03  # of each term of the model at least, whatever its fit says of itself
 # Of the drawn error: the terms of a calibrated model are off together, which draws of single terms do not show. At 1.0
-# 16 % of the runs of benchmarks/verdicts_assist.py passed falsely (TTFT, load 0.85, 300 requests).
+# 16 of 100 runs of benchmarks/verdicts_assist.py passed falsely (TTFT, load 0.85, 300 requests), against a truth that
+# turned out to be about 13 % too high.
 MARGIN = 1.4
 NOISE_BLOCK = 50  # steps: noise of a machine lasts longer than a step
 FAR_OFF = 0.15  # log of measured over simulated with the same requests; beyond that and its noise the model is wrong
