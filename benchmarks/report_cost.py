@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from engines.base import EventUnit
 from engines.ledger import LEDGER, Blocked
-from engines.request_table import RequestRow, Stint
+from engines.request_table import RequestRow, StintRow
 from reports.folder import RunWriter
 from reports.schema import Criteria, EngineInfo, PacingInfo, RunFile, WorkloadInfo
 
@@ -119,7 +119,7 @@ def _write_requests(
             preemptions=0,
             events_at=0,
             events=count,
-            stints=(Stint(i % SLOTS, begin, first_step, last_step),) if unit == "step" else (),
+            stints=(StintRow(i % SLOTS, begin, first_step, last_step),) if unit == "step" else (),
         )
         events = np.arange(first_step, last_step + 1, dtype=np.uint32)
         if unit == "us":

@@ -26,7 +26,8 @@ import numpy as np
 import torch
 
 from engines.base import RunRecord, SilentObserver
-from engines.loop import Executor, Instance, run_loop
+from engines.loop import Executor, Instance
+from engines.recorded_loop import run_loop
 from engines.reference.executor import TorchExecutor
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.checkpoint import random_checkpoint

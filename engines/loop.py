@@ -8,15 +8,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from engines.base import Observer, RunRecord
-from engines.recorder import StepRecorder
 from engines.scheduling.delivery import Outcome
 from engines.scheduling.plan import StepPlan, StepResult
 from engines.scheduling.request import Request
 from engines.scheduling.scheduler import Scheduler
-from workloads.source import Incoming, Source
+
+if TYPE_CHECKING:  # no more than torch, Triton and NumPy is needed to run steps on a bare machine
+    from workloads.source import Source
 
 NAP_NS = 50_000_000  # a wall clock waits no longer at a time, so that a request to stop is noticed
 
@@ -183,24 +183,6 @@ class FastForward(Protocol):
     def __call__(self, next_due: NextDue) -> tuple[Outcome, int] | None:
         """The steps taken, and when the last of them ended; None: the next step must be planned."""
         ...
-
-
-def run_loop(
-    instances: Instances,
-    source: Source[Incoming],
-    clock: Clock,
-    observer: Observer,
-    *,
-    planned: int,
-    make_request: Callable[[Incoming], Request],
-    fast_forward: FastForward | None = None,
-) -> RunRecord:
-    """Run until the source is exhausted and every request has ended, or until the observer asks to stop."""
-    recorder = StepRecorder(observer, planned, *instances.kv_blocks, thinned=isinstance(clock, VirtualClock))
-    stopped = drive(
-        instances, source, clock, make_request, recorder.take, lambda: observer.stopping, fast_forward=fast_forward
-    )
-    return recorder.record(interrupted=stopped)
 
 
 def drive(

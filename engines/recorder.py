@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from engines.base import Observer, RunRecord, Signal
 from engines.ledger import LEDGER, StepArray
-from engines.request_table import RequestRow, RequestTable, Status
+from engines.request_table import RequestRow, RequestTable, Status, StintRow
 from engines.scheduling.delivery import Outcome
 from engines.scheduling.request import Request
 from engines.step_runs import StepRuns
@@ -206,7 +206,7 @@ class StepRecorder:
             preemptions=request.preemptions,
             events_at=len(self._events),
             events=request.output_tokens,
-            stints=tuple(request.stints),
+            stints=tuple(StintRow(*one) for one in request.stints),
             transfer_asked=request.transfer_asked_ns,
             transfer_ended=request.transfer_ended_ns,
         )

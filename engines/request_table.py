@@ -26,12 +26,8 @@ Ns = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
-class Stint(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One stay of a request in a slot. Steps count from 1; `sampled` is the first step that gave it a token, 0 if none.
-
-    admitted ....... sampled ........ ended
-    |<-- prefill -->|<--- decode --->|        (both ends are inside the stay)
-    """
+class StintRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A Stint of the scheduler (engines.scheduling.request), as files have it."""
 
     slot: Count
     admitted: Count
@@ -64,7 +60,7 @@ class RequestRow(msgspec.Struct, frozen=True, gc=False):
     preemptions: Count
     events_at: Count  # offset of this request's token events in tokens.bin, in values
     events: Count
-    stints: tuple[Stint, ...] = ()
+    stints: tuple[StintRow, ...] = ()
     first_answer: Ns | None = None  # first token of the answer, where reasoning came before it
     transfer_asked: Ns | None = None  # the decode instance had room and asked the prefill instance for its KV
     transfer_ended: Ns | None = None  # and had all of it
@@ -164,7 +160,7 @@ class RequestTable(Sequence[RequestRow]):
             fields["request_id"] += f"-{fields['i']}"
         begin = int(self._table["stints"][at - 1]) if at else 0
         numbers = self._stints[begin : fields["stints"]].tolist()
-        fields["stints"] = tuple(Stint(*numbers[i : i + 4]) for i in range(0, len(numbers), 4))
+        fields["stints"] = tuple(StintRow(*numbers[i : i + 4]) for i in range(0, len(numbers), 4))
         return RequestRow(**fields)
 
     def __eq__(self, other: object) -> bool:

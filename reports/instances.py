@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from engines.base import RunRecord
 from engines.ledger import INSTANCES, StepArray
-from engines.request_table import MISSING, RequestRow, RequestTable, Stint
+from engines.request_table import MISSING, RequestRow, RequestTable, StintRow
 from reports.quantiles import distribution
 from reports.summary_schema import Transfers
 
@@ -75,7 +75,7 @@ def _row_in(row: RequestRow, local: Callable[[int], int], slots: range, *, decod
     return msgspec.structs.replace(
         row,
         stints=tuple(
-            Stint(one.slot - slots.start, *map(local, (one.admitted, one.sampled, one.ended))) for one in stays
+            StintRow(one.slot - slots.start, *map(local, (one.admitted, one.sampled, one.ended))) for one in stays
         ),
         preemptions=_preemptions_there(row, len(stays), decodes=decodes),
         events=0,

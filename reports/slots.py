@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import RunRecord
-from engines.request_table import MISSING, Stint
+from engines.request_table import MISSING, StintRow
 from reports.schema import RunFile
 
 IntGrid = NDArray[np.int64]
@@ -43,7 +43,7 @@ class SlotSpan(NamedTuple):
 
 
 class Stay(NamedTuple):
-    stint: Stint
+    stint: StintRow
     prompt_tokens: int
     preempted: bool  # it ended with a preemption, not with the request
     readmitted: int  # the step that admitted the request again; 0: none did
@@ -113,7 +113,7 @@ def _stays(record: RunRecord) -> list[Stay]:
     order = np.lexsort((stints[:, 0], stints[:, 1]))
     arrives = (nth == 0) & (record.column_ns("transfer_asked") != MISSING)[row]
     columns = (prompts[order].tolist(), preempted[order].tolist(), readmitted[order].tolist(), arrives[order].tolist())
-    return [Stay(Stint(*one), *rest) for one, *rest in zip(stints[order].tolist(), *columns, strict=True)]
+    return [Stay(StintRow(*one), *rest) for one, *rest in zip(stints[order].tolist(), *columns, strict=True)]
 
 
 def _worked(stay: Stay, padded: int) -> list[SlotSpan]:

@@ -1,11 +1,9 @@
-"""The report on where time goes and what would reduce it: the parts of a step that lose most, and faster variants."""
+"""The report on where time goes: the parts of a step that lose most."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-
-from benchmarks.gpu.choice import SHIPPED
 
 WORST = 3  # parts of a step that the table shows
 
@@ -57,41 +55,3 @@ def operators_table(rows: Rows) -> Iterator[str]:
                 f"step {name}, launched one by one: {one['launch_ms']:.2f} ms to launch, {one['device_ms']:.2f} ms of "
                 f"the device{': it waits for the host' if one['launch_bound'] else ''}"
             )
-
-
-def products_headline(rows: Rows) -> str:
-    """The product that is furthest from its floor."""
-    known = {name: one for name, one in rows.items() if one.get("over_floor")}
-    if not known:
-        return f"{len(rows)} products"
-    name, worst = max(known.items(), key=lambda item: item[1]["over_floor"])
-    return f"{name}: {worst['over_floor']:.2f} times its floor; {_better(rows)}"
-
-
-def tuning_headline(rows: Rows) -> str:
-    overall = rows.get("decode attention")
-    if overall is None or not overall["cells"]:
-        return _better(rows)
-    if overall["best"] == SHIPPED:
-        return f"decode attention: the shipped setting; {_better(rows)}"
-    return f"decode attention: {overall['gain']:.1%} faster with {overall['best']}"
-
-
-def _better(rows: Rows) -> str:
-    gains = [one["gain"] for one in rows.values() if "us" in one]
-    return f"{sum(gain > 0 for gain in gains)} of {len(gains)} would be faster another way"
-
-
-def ways_table(rows: Rows) -> Iterator[str]:
-    """The gain of each variant, largest first; those that were wrong or did not run, and how many were not measured."""
-    gains = {name: one for name, one in rows.items() if one.get("gain") and "us" in one}
-    for name, one in sorted(gains.items(), key=lambda item: -item[1]["gain"]):
-        change = f"{one['us']:.1f} to {one['best_us']:.1f} µs"
-        yield f"faster        {name}, {one['best']}: {change}, {one['gain']:.1%} (noise {one['noise']:.1%})"
-    for name, one in rows.items():
-        for way, error in one.get("wrong", {}).items():
-            yield f"wrong way     {name}, {way}: {'no number' if error is None else f'off by {error:.2g}'}"
-        for way, problem in one.get("failed", {}).items():
-            yield f"failed way    {name}, {way}: {problem}"
-        if one.get("not_tried"):
-            yield f"not tried     {name}: {one['not_tried']} ways, its time was over"

@@ -1,8 +1,8 @@
 """Models of random weights, and decode steps at a context of any length without computing the prompts before them.
 
-The scheduler, the loop and the executor are the engine's own. Only steps with a prompt are answered without
-being run: their tokens are all 0, and their KV is what the pool was filled with. The cost of a decode step depends on
-neither.
+The scheduler, the executor and what overlaps the two (engines.loop.Instance) are the engine's own. Only steps with a
+prompt are answered without being run: their tokens are all 0, and their KV is what the pool was filled with. The cost
+of a decode step depends on neither. Needs torch, Triton and NumPy alone.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from engines.base import RunRecord, SilentObserver
-from engines.loop import Clock, Instance, WallClock, run_loop
+from engines.ledger import LEDGER, StepArray
+from engines.loop import Clock, Instance, WallClock
 from engines.reference.executor import TorchExecutor
 from engines.reference.kernels.choose import choose_kernels
 from engines.reference.kv_pool import KVPool
@@ -24,10 +24,6 @@ from engines.reference.model.weights import LoadedModel, load_model
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.plan import StepPlan, StepResult
 from engines.scheduling.request import Request
-from workloads.pacing import Pacing
-from workloads.plan import RequestPlan
-from workloads.prompts import Prompts
-from workloads.source import Incoming, PlanSource
 
 BLOCK_SIZE = 16
 
@@ -81,14 +77,14 @@ class PromptsSkipped:
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    record: RunRecord
+    steps: StepArray  # the ledger
     outputs: list[list[int]]  # of each request, without the first token, which no step has computed
     rows: int
     graphs: bool
 
-    def full_steps(self) -> np.ndarray:
+    def full_steps(self) -> StepArray:
         """Ledger rows of the decode steps with all requests in them, after the first few."""
-        steps = self.record.steps
+        steps = self.steps
         full = steps[(steps["prefill_rows"] == 0) & (steps["decode_rows"] == self.rows)]
         return full[min(4, len(full) // 3) :]
 
@@ -124,25 +120,30 @@ def decode(
         max_num_batched_tokens=rows * most,
         watermark=0.0,
     )
-    plan = RequestPlan.of([context] * rows, [steps + 1] * rows)
-    requests: list[Request] = []
-
-    def make(incoming: Incoming) -> Request:
-        requests.append(Request(incoming.index, incoming.prompt_tokens, incoming.output_tokens, prompt=incoming.prompt))
-        return requests[-1]
-
+    random = np.random.default_rng(0)
+    ids = model.checkpoint.prompt_ids
+    requests = [Request(i, context, steps + 1, prompt=random.choice(ids, context)) for i in range(rows)]
+    instance = Instance(
+        config.build(frozenset()), PromptsSkipped(executor, clock), depth=int(llama.device.type == "cuda")
+    )
     clock.restart()
     executor.restart()
-    record = run_loop(
-        Instance(config.build(frozenset()), PromptsSkipped(executor, clock), depth=int(llama.device.type == "cuda")),
-        PlanSource(plan, Pacing(plan.arrivals_ugap), Prompts(plan, model.checkpoint.prompt_ids)),
-        clock,
-        SilentObserver(),
-        planned=rows,
-        make_request=make,
-    )
+    ledger = _run(instance, requests, clock)
     outputs = [np.asarray(one.tokens)[context + 1 : context + 1 + steps].tolist() for one in requests]
-    return Decoded(record, outputs, rows, graphs=bool(graph_sizes))
+    return Decoded(ledger, outputs, rows, graphs=bool(graph_sizes))
+
+
+def _run(instance: Instance, requests: Sequence[Request], clock: Clock) -> StepArray:
+    """All requests from time 0 to their end; the ledger of the steps."""
+    for request in requests:
+        instance.submit(request, 0)
+    rows: list[np.void] = []
+    while not instance.idle:
+        instance.launch(clock.now_ns())
+        for outcome, _ in instance.collect(clock, lambda: None):
+            if outcome.ledger_row is not None:
+                rows.append(outcome.ledger_row)
+    return np.array(rows, LEDGER)
 
 
 def blocks_for(rows: int, tokens: int) -> int:

@@ -17,6 +17,7 @@ import torch
 
 from benchmarks.gpu.setting import Row, Task
 from engines.reference import sampling
+from engines.reference.graphs import table_columns
 from engines.reference.kernels import Kernels, oracles
 from engines.reference.kernels.choose import choose_kernels
 from engines.reference.kv_pool import KVPool
@@ -90,8 +91,9 @@ def attention(bench: Bench, lengths: list[int], counts: list[int]) -> dict[str, 
     attend = bench.kernels.prepare(*columns, layer, lambda array: torch.from_numpy(array).to(bench.device))
     results = [attend(q, layer)]
     if max(counts) == 1 and bench.kernels.captures:  # what a graph holds
-        on_device = [torch.from_numpy(column).to(bench.device) for column in columns[:2]]
-        static = bench.kernels.static_decode(*on_device, pool, c.heads)
+        table = torch.zeros(len(lengths), table_columns(max(needed) + 1), dtype=torch.int32, device=bench.device)
+        table[:, : tables.shape[1]] = torch.from_numpy(tables)
+        static = bench.kernels.static_decode(table, torch.from_numpy(columns[1]).to(bench.device), pool, c.heads)
         results.append(static(len(lengths))(q, layer))
     return bench.compared(*((one, expected) for one in results)) | {"paths": len(results)}
 

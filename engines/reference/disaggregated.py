@@ -27,7 +27,8 @@ import torch
 from engines.base import Observer, RunRecord
 from engines.disaggregated import TimedInstance, TwoInstances
 from engines.garbage import light_garbage_collection
-from engines.loop import WallClock, run_loop
+from engines.loop import WallClock
+from engines.recorded_loop import run_loop
 from engines.reference.engine import ReferenceEngine
 from engines.reference.executor import TorchExecutor
 from engines.reference.kv_capacity import free_bytes, kv_block_bytes, require_memory

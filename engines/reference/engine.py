@@ -9,7 +9,8 @@ import torch
 
 from engines.base import Observer, RunRecord
 from engines.garbage import light_garbage_collection
-from engines.loop import Instance, WallClock, run_loop
+from engines.loop import Instance, WallClock
+from engines.recorded_loop import run_loop
 from engines.reference.executor import TorchExecutor
 from engines.reference.graphs import choose_sizes
 from engines.reference.kernels.choose import choose_kernels

@@ -57,6 +57,11 @@ def bucket_sizes(max_num_seqs: int) -> tuple[int, ...]:
     return (*sorted(size for size in sizes if size < max_num_seqs), max_num_seqs)
 
 
+def table_columns(max_blocks: int) -> int:
+    """Columns of the tables that graphs hold: rows begin at multiples of 64 bytes, for which Triton compiles."""
+    return -(-max_blocks // 16) * 16
+
+
 @dataclass(frozen=True, slots=True)
 class Packed:
     rows: int
@@ -84,7 +89,7 @@ class DecodeGraphs:
         self._rows = self._sizes[-1]
         pitch = -(-self._rows // 2) * 2  # aligns every column to 16 bytes, for which Triton compiles faster code
         on = pool.layers.device
-        self._tables = torch.zeros(self._rows, -(-max_blocks // 16) * 16, dtype=torch.int32, device=on)
+        self._tables = torch.zeros(self._rows, table_columns(max_blocks), dtype=torch.int32, device=on)
         shape = (SAMPLING + sampling.COLUMNS, pitch)
         self._inputs_bytes = math.prod(shape) * torch.int64.itemsize
         self._arrived = torch.zeros(self._inputs_bytes + self._tables.nbytes, dtype=torch.uint8, device=on)

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from engines.request_table import Stint
 
 NO_SLOT = -1
 
@@ -40,6 +39,19 @@ class Sampling:
 
 
 GREEDY = Sampling()
+
+
+class Stint(NamedTuple):
+    """One stay of a request in a slot. Steps count from 1; `sampled` is the first step that gave it a token, 0 if none.
+
+    admitted ....... sampled ........ ended
+    |<-- prefill -->|<--- decode --->|        (both ends are inside the stay)
+    """
+
+    slot: int
+    admitted: int
+    sampled: int
+    ended: int
 
 
 class Request:

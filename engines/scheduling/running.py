@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engines.request_table import Stint
 from engines.scheduling.kv import KeptElsewhere, KVManager
 from engines.scheduling.kv_transfer import Arrivals, Transfer
 from engines.scheduling.plan import NO_MOVES, IntArray, StepPlan
 from engines.scheduling.policies.preemption import Fate
-from engines.scheduling.request import Request, State
+from engines.scheduling.request import Request, State, Stint
 from engines.scheduling.resource_gate import Grant, ResourceGate
 from engines.scheduling.slots import Slots
 from engines.scheduling.step_ledger import Traffic

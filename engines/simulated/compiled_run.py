@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from engines.base import Observer, RunRecord
 from engines.ledger import LEDGER, StepArray
 from engines.recorder import EndedRequest, StepBlock, StepRecorder
-from engines.request_table import RequestRow, Stint
+from engines.request_table import RequestRow, StintRow
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.plan import IntArray
 from engines.simulated.step_time import FloatArray, StepTables, StepTimeModel
@@ -218,7 +218,7 @@ class CompiledCore:
                 preemptions=column[core.R_PREEMPTIONS],
                 events_at=0,  # the recorder's business
                 events=column[core.R_DONE],
-                stints=tuple(Stint(*numbers) for numbers in stints),
+                stints=tuple(StintRow(*numbers) for numbers in stints),
             )
             yield EndedRequest(row, _chain(self._runs, column[core.R_RUN]))
 

@@ -10,7 +10,8 @@ import msgspec
 
 from engines.base import Observer, RunRecord
 from engines.disaggregated import TimedInstance, TwoInstances
-from engines.loop import Clock, VirtualClock, run_loop
+from engines.loop import Clock, VirtualClock
+from engines.recorded_loop import run_loop
 from engines.scheduling.config import DisaggregatedConfig
 from engines.scheduling.kv_transfer import Transfer
 from engines.simulated.cost import CostExecutor

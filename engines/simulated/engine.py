@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 
 from engines.base import Observer, RunRecord
-from engines.loop import Instance, VirtualClock, run_loop
+from engines.loop import Instance, VirtualClock
+from engines.recorded_loop import run_loop
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.request import Request
 from engines.simulated.compiled_run import MIN_REQUESTS, run_compiled, why_not

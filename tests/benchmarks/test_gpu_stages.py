@@ -80,7 +80,7 @@ def test_skipped_prompts_leave_the_decode_steps_alone() -> None:
     model = driving.build("tiny", "cpu", "fp32")
     pool = driving.filled_pool(model, driving.blocks_for(3, 40 + 5 + 1))
     decoded = driving.decode(model, pool, rows=3, context=40, steps=5)
-    steps = decoded.record.steps
+    steps = decoded.steps
     assert [int(n) for n in steps["decode_rows"]] == [0, 3, 3, 3, 3, 3]
     assert int(steps["prefill_rows"][0]) == 3
     assert (int(steps["busy_ns"][0]), bool((steps["busy_ns"][1:] > 0).all())) == (0, True)

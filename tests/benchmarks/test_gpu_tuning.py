@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu import choice, interpreter, products, tuning
-from benchmarks.gpu.choice import Trial, compared, over_all
-from benchmarks.gpu.diagnosis import products_headline, tuning_headline, ways_table
+from benchmarks.gpu import interpreter
 from benchmarks.gpu.replays import Replays, Timing
 from benchmarks.gpu.setting import Setting, Task
-from benchmarks.gpu.trials import Way, error_of, tried
+from benchmarks.gpu.variants import choice, products, tuning
+from benchmarks.gpu.variants.choice import Trial, compared, over_all
+from benchmarks.gpu.variants.report import variants_table, ways_table
+from benchmarks.gpu.variants.trials import Way, error_of, tried
 
 TASK = Task(Setting("cpu", quick=True))
 
@@ -137,16 +138,11 @@ def test_the_table_shows_gains_and_what_went_wrong() -> None:
         "wrong way     decode attention 64x512, b: off by 0.3",
         "failed way    decode attention 64x512, c: no room",
     ]
-    assert tuning_headline(rows) == "decode attention: 25.0% faster with a"
+    report = {"stages": {"tuning": {"rows": rows}}}
+    assert variants_table(report)[1] == "faster        decode attention in all cells, a: 25.0%"
     rows["decode attention"] = over_all([])
-    assert tuning_headline(rows) == "2 of 3 would be faster another way"
-    products_rows = {
-        name: one | {"over_floor": ratio} for ratio, (name, one) in zip((1.1, 1.4, 1.2), rows.items(), strict=False)
-    }
-    assert (
-        products_headline(products_rows)
-        == "decode attention 64x512: 1.40 times its floor; 2 of 3 would be faster another way"
-    )
+    assert variants_table(report) == ["", *ways_table(rows)]
+    assert variants_table({"stages": {}}) == []
 
 
 @pytest.mark.slow
@@ -189,7 +185,7 @@ def test_every_setting_of_every_kernel_is_right(tmp_path: Path) -> None:
     if problem := interpreter.why_not():
         pytest.skip(problem)
     out = tmp_path / "out.json"
-    script = Path(__file__).parents[2] / "benchmarks" / "gpu_check.py"
+    script = Path(__file__).parents[2] / "benchmarks" / "gpu_variants.py"
     command = [sys.executable, str(script), "--device", "cpu", "--quick", "--stages", "tuning", "--out", str(out)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=280, env=os.environ | {"OMP_NUM_THREADS": "1"}

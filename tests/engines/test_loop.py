@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from engines.base import RunRecord, Signal, SilentObserver
 from engines.ledger import StepArray
-from engines.loop import Instance, VirtualClock, run_loop
+from engines.loop import Instance, VirtualClock
+from engines.recorded_loop import run_loop
 from engines.request_table import RequestRow
 from engines.scheduling.request import Request
 from tests.engines.scheduling.driving import STEP_NS, CountingExecutor, config, run_counting

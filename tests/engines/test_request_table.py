@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.base import RunRecord
-from engines.request_table import MISSING, RequestRow, RequestTable, Stint
+from engines.request_table import MISSING, RequestRow, RequestTable, StintRow
 from engines.step_runs import StepRuns
 
 times = st.none() | st.integers(0, 10**15)
@@ -28,7 +28,7 @@ rows = st.builds(
     finish_reason=st.none() | st.sampled_from(["length", "rejected"]),
     error=st.none() | st.text(max_size=3),
     tenant=st.sampled_from(["a", "b", ""]),
-    stints=st.lists(st.builds(Stint, *[st.integers(0, 9)] * 4), max_size=3).map(tuple),
+    stints=st.lists(st.builds(StintRow, *[st.integers(0, 9)] * 4), max_size=3).map(tuple),
     **{name: st.integers(0, 2**40) for name in ("scheduled", "end", "prompt_tokens", "output_tokens", "events_at")},
     **{name: st.integers(0, 99) for name in ("priority", "preemptions", "events")},
     token_source=st.just("engine"),
@@ -59,7 +59,7 @@ def test_the_table_gives_back_what_went_in(made: list[RequestRow]) -> None:
     of_row, numbers = record.stints()
     stints = [(i, stint) for i, row in enumerate(made) for stint in row.stints]
     assert of_row.tolist() == [i for i, _ in stints]
-    assert [Stint(*four) for four in numbers.tolist()] == [stint for _, stint in stints]
+    assert [StintRow(*four) for four in numbers.tolist()] == [stint for _, stint in stints]
 
 
 @settings(max_examples=30, deadline=None)

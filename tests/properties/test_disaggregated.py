@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from engines.base import RunRecord, SilentObserver
 from engines.disaggregated import TimedInstance, TwoInstances
-from engines.loop import VirtualClock, run_loop
+from engines.loop import VirtualClock
+from engines.recorded_loop import run_loop
 from engines.scheduling.config import DisaggregatedConfig, SchedulerConfig
 from engines.scheduling.kv_transfer import Transfer
 from engines.scheduling.plan import StepPlan, StepResult

@@ -9,7 +9,7 @@ import numpy as np
 
 from engines.base import RunRecord
 from engines.ledger import LEDGER, StepArray
-from engines.request_table import RequestRow, RequestTable, Stint
+from engines.request_table import RequestRow, RequestTable, StintRow
 from reports.counted_values import CountedValues, FloatArray
 from reports.schema import Criteria, EngineInfo, PacingInfo, RunFile, WorkloadInfo
 from tests.ledger_identities import check_identities
@@ -57,7 +57,7 @@ def row(
     prompt_tokens: int = 10,
     output_tokens: int | None = None,
     error: str | None = None,
-    stints: Sequence[Stint] = (),
+    stints: Sequence[StintRow] = (),
     tenant: str = "default",
     priority: int = 0,
     preemptions: int = 0,
@@ -157,7 +157,7 @@ def row_in_slot(
         i,
         events_ms,
         prompt_tokens=prompt_tokens,
-        stints=[Stint(slot, admitted, admitted, ended)],
+        stints=[StintRow(slot, admitted, admitted, ended)],
         tenant=tenant,
         preemptions=preemptions,
     )

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from engines.base import RunRecord, SilentObserver
 from engines.ledger import Blocked
-from engines.request_table import RequestRow, Stint
+from engines.request_table import RequestRow, StintRow
 from engines.simulated.engine import SimulatedEngine
 from reports.breakdown import Breakdown, breakdown, total
 from reports.render.breakdown import breakdown_table, breakdown_view, worst_table
@@ -104,7 +104,7 @@ def test_over_http_only_client_and_server_remain() -> None:
     assert not parts.blocked_ns
 
 
-def row_in_slot(i: int, times_ms: tuple[float, float, float, float], stints: tuple[Stint, ...]) -> RequestRow:
+def row_in_slot(i: int, times_ms: tuple[float, float, float, float], stints: tuple[StintRow, ...]) -> RequestRow:
     scheduled, sent, first, last = times_ms
     made, _ = row(i, [first, last], scheduled_ms=scheduled, sent_ms=sent, stints=stints, prompt_tokens=10 * (i + 1))
     return made
@@ -119,8 +119,8 @@ def by_hand() -> RunRecord:
     steps["preempted"][6] = 1
     steps["useful_tokens"][7] = 33
     made = [
-        row_in_slot(0, (0, 0, 10, 100), (Stint(0, 1, 1, 10),)),
-        row_in_slot(1, (10, 12, 50, 90), (Stint(1, 4, 5, 6), Stint(1, 9, 9, 9))),
+        row_in_slot(0, (0, 0, 10, 100), (StintRow(0, 1, 1, 10),)),
+        row_in_slot(1, (10, 12, 50, 90), (StintRow(1, 4, 5, 6), StintRow(1, 9, 9, 9))),
     ]
     return record([(one, np.zeros(2, np.uint32)) for one in made], steps=steps)
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from engines.base import RunRecord
-from engines.request_table import Stint
+from engines.request_table import StintRow
 from reports.curves import point_of
 from reports.recommend import recommend
 from reports.render.compare import side_by_side
@@ -161,7 +161,7 @@ def test_a_compact_batch_holds_or_frees() -> None:
     assert "static wasted 10 of 24 slot-steps: 10 idle." in freed
 
 
-def counted(stints: Sequence[Stint], edges: np.ndarray, *, mode: str = "continuous", **config: object) -> np.ndarray:
+def counted(stints: Sequence[StintRow], edges: np.ndarray, *, mode: str = "continuous", **config: object) -> np.ndarray:
     """Of requests with one stay each."""
     made = record([row(i, [1.0], prompt_tokens=1, stints=[one]) for i, one in enumerate(stints)], event_unit="step")
     spans = slot_spans(made, header(mode=mode, config=config))
@@ -169,7 +169,7 @@ def counted(stints: Sequence[Stint], edges: np.ndarray, *, mode: str = "continuo
 
 
 def test_each_batch_ends_with_its_own_longest() -> None:
-    stints = [Stint(0, 1, 1, 2), Stint(1, 1, 1, 4), Stint(0, 5, 6, 9), Stint(1, 5, 6, 7)]
+    stints = [StintRow(0, 1, 1, 2), StintRow(1, 1, 1, 4), StintRow(0, 5, 6, 9), StintRow(1, 5, 6, 7)]
     counts = counted(stints, np.arange(11), mode="static")
     slots = counts.argmax(axis=2)
     assert [SlotState(one).name[0] for one in slots[0]] == list("PDDDPPDDDI")
@@ -178,7 +178,7 @@ def test_each_batch_ends_with_its_own_longest() -> None:
 
 
 def test_columns_of_many_steps_keep_the_sum() -> None:
-    stints = [Stint(0, 3, 10, 71), Stint(1, 1, 2, 100)]
+    stints = [StintRow(0, 3, 10, 71), StintRow(1, 1, 2, 100)]
     edges = np.round(np.linspace(0, 100, 8)).astype(np.int64)
     counts = counted(stints, edges)
     assert counts.sum(axis=(1, 2)).tolist() == [100, 100]
@@ -186,12 +186,12 @@ def test_columns_of_many_steps_keep_the_sum() -> None:
 
 
 def test_a_request_that_never_got_a_token_was_prefilling() -> None:
-    counts = counted([Stint(0, 1, 0, 3)], np.arange(5))
+    counts = counted([StintRow(0, 1, 0, 3)], np.arange(5))
     assert counts[0].argmax(axis=1).tolist() == [SlotState.PREFILL] * 3 + [SlotState.IDLE]
 
 
 def test_a_row_of_padding_alone_is_no_prefill() -> None:
-    stints = [Stint(0, 1, 4, 6), Stint(1, 1, 4, 5)]
+    stints = [StintRow(0, 1, 4, 6), StintRow(1, 1, 4, 5)]
     made = record(
         [
             row(i, [1.0], prompt_tokens=tokens, stints=[one])
@@ -208,9 +208,9 @@ def test_a_row_of_padding_alone_is_no_prefill() -> None:
 def test_a_preemption_empties_a_slot_until_another_request_has_it_or_its_own_is_back(
     policy: str, state: SlotState
 ) -> None:
-    returns = row(0, [1.0], preemptions=1, stints=[Stint(0, 1, 1, 2), Stint(1, 6, 6, 8)])
-    preempted = row(1, [1.0], preemptions=1, stints=[Stint(1, 1, 1, 3), Stint(0, 9, 9, 9)])
-    another = row(2, [1.0], stints=[Stint(1, 5, 5, 5)])
+    returns = row(0, [1.0], preemptions=1, stints=[StintRow(0, 1, 1, 2), StintRow(1, 6, 6, 8)])
+    preempted = row(1, [1.0], preemptions=1, stints=[StintRow(1, 1, 1, 3), StintRow(0, 9, 9, 9)])
+    another = row(2, [1.0], stints=[StintRow(1, 5, 5, 5)])
     run = header(config={"on_kv_pressure": policy})
     spans = slot_spans(record([returns, preempted, another], event_unit="step", steps=ledger([1] * 9, [0] * 9, 2)), run)
     assert sorted((one.slot, one.begin, one.end) for one in spans if one.state is state) == [(0, 3, 5), (1, 4, 4)]

@@ -8,7 +8,7 @@ import pytest
 
 from engines.base import ClientReport, RunRecord, ScrapeReport, Signal
 from engines.ledger import Blocked
-from engines.request_table import Stint
+from engines.request_table import StintRow
 from reports.metrics import request_times
 from reports.steady import steady
 from reports.summary import completed_run, summarize
@@ -40,9 +40,9 @@ def test_signals_are_averages_over_wall_time() -> None:
     steps["admitted"] = [1, 2]
     steps["blocked"] = [Blocked.KV, Blocked.NO]
     made = [
-        row(0, [20], stints=[Stint(0, 1, 1, 1)]),
-        row(1, [100], scheduled_ms=70, stints=[Stint(0, 2, 2, 2)]),
-        row(2, [100], scheduled_ms=80, stints=[Stint(1, 2, 2, 2)]),
+        row(0, [20], stints=[StintRow(0, 1, 1, 1)]),
+        row(1, [100], scheduled_ms=70, stints=[StintRow(0, 2, 2, 2)]),
+        row(2, [100], scheduled_ms=80, stints=[StintRow(1, 2, 2, 2)]),
     ]
     one = summarize(record(made, steps=steps), header())
     assert one.signals.running_mean == pytest.approx((20 + 2 * 20) / 100)

@@ -9,7 +9,8 @@ import numpy as np
 
 from engines.base import RunRecord, SilentObserver
 from engines.ledger import LEDGER
-from engines.loop import Instance, VirtualClock, run_loop
+from engines.loop import Instance, VirtualClock
+from engines.recorded_loop import run_loop
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.delivery import Outcome
 from engines.scheduling.plan import StepPlan, StepResult

@@ -9,7 +9,8 @@ import numpy as np
 
 from engines.base import RunRecord, SilentObserver
 from engines.ledger import StepArray
-from engines.loop import Clock, Executor, Instance, run_loop
+from engines.loop import Clock, Executor, Instance
+from engines.recorded_loop import run_loop
 from engines.request_table import RequestRow
 from engines.scheduling.config import SchedulerConfig
 from engines.scheduling.plan import StepPlan, StepResult

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engines.base import Observer, RunRecord, SilentObserver
-from engines.loop import Executor, Instance, VirtualClock, run_loop
+from engines.loop import Executor, Instance, VirtualClock
+from engines.recorded_loop import run_loop
 from engines.scheduling.config import SchedulerConfig
 from engines.simulated.cost import CostExecutor
 from engines.simulated.engine import PROMPT_IDS, make_request

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from engines.base import RunRecord, SilentObserver
-from engines.loop import Instance, VirtualClock, run_loop
+from engines.loop import Instance, VirtualClock
+from engines.recorded_loop import run_loop
 from engines.scheduling.config import SchedulerConfig
 from engines.simulated.engine import make_request
 from tests.engines.simulated.replaying import (

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.choice import Trial, compared
 from benchmarks.gpu.replays import Replays, Work
 from benchmarks.gpu.setting import Task
+from benchmarks.gpu.variants.choice import Trial, compared
 
 LEAST_S = 1.5  # to compile and time another way in
 

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from benchmarks.gpu import interpreter
-from benchmarks.gpu.choice import over_all
 from benchmarks.gpu.driving import BLOCK_SIZE, blocks_for, build, filled_pool, release
 from benchmarks.gpu.parts import DecodeStep, tables_of
 from benchmarks.gpu.replays import Replays
 from benchmarks.gpu.setting import Row, Skip, Task
-from benchmarks.gpu.trials import Way, tried
+from benchmarks.gpu.variants.choice import over_all
+from benchmarks.gpu.variants.trials import Way, tried
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.config import SHAPES
 

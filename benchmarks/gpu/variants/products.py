@@ -21,7 +21,7 @@ from benchmarks.gpu.driving import release
 from benchmarks.gpu.floor import decode_operators, floor_s, products
 from benchmarks.gpu.replays import Replays
 from benchmarks.gpu.setting import Row, Task
-from benchmarks.gpu.trials import Way, tried
+from benchmarks.gpu.variants.trials import Way, tried
 from engines.reference.model.config import SHAPES
 
 UNCACHED_BYTES = 2**29  # of weights in turn: ten times what the cache of such a device holds
