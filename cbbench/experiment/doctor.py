@@ -17,6 +17,7 @@ from workloads.errors import ExitCode
 WIDTH = 80
 FEW_FILES = 4096  # a load of some thousand streams needs a file for each
 PIP = "pip install 'cbbench[{}]'"
+GPU_COMMAND = "cbbench run --model llama-3.1-8b --weights random --max-num-seqs 256"  # needs no download
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -178,6 +179,8 @@ def _client(found: Diagnosis) -> Iterator[tuple[str, str]]:
 def _verdict(found: Diagnosis, problems: tuple[Problem, ...]) -> Iterator[Text]:
     if runs_reference(found):
         yield Text(f"cbbench's own engine runs here, on {found.torch.gpu or 'the CPU'}.", style="green")
+        if found.torch.gpu is not None:
+            yield Text(f"  → {GPU_COMMAND}", style="bold")
     for problem in problems:
         yield Text(f"! {problem.what}")
         if problem.remedy:

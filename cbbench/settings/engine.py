@@ -122,8 +122,8 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     model: Annotated[
         str,
         Meta(
-            description="A known shape (smollm2-135m, qwen3-0.6b, llama-3.1-8b, tiny), a GGUF file or a Hugging Face "
-            "folder; with `hardware` also a config.json or any of some forty names, as llama-3.1-70b or qwen3-30b-a3b. "
+            description="A known shape (smollm2-135m, llama-3.1-8b, tiny, ...), a GGUF file or a Hugging Face "
+            "folder; with `hardware` also a config.json or any of some forty names, as qwen3-30b-a3b. "
             "Default: smollm2-135m; tiny is a small random model.",
             extra=_of_model("NAME"),
         ),
@@ -131,7 +131,8 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     weights: Annotated[
         Literal["auto", "random"],
         Meta(
-            description="random: seeded random weights of that shape, with no file. Default: auto, the real ones.",
+            description="random: seeded random weights of that shape; a config.json is enough. "
+            "Default: auto, the real ones.",
             extra=_of_model("KIND", engines=REFERENCE),
         ),
     ] = "auto"

@@ -14,7 +14,7 @@ import pytest
 
 from cbbench.experiment import diagnosis
 from cbbench.experiment.diagnosis import Diagnosis, Extra, GpuReport, Torch, diagnose, look_at_extras, look_at_torch
-from cbbench.experiment.doctor import doctor, problems_of, runs_reference
+from cbbench.experiment.doctor import _verdict, doctor, problems_of, runs_reference
 from engines.base import GpuSample
 from engines.telemetry import GpuInfo
 from tests.cbbench.conftest import Outcome
@@ -105,6 +105,13 @@ def test_a_torch_that_does_not_load_is_no_engine(here: Diagnosis) -> None:
 def test_what_is_missing_is_said_with_its_remedy(here: Diagnosis, fields: dict[str, Any], words: list[str]) -> None:
     lines = said(changed(here, **fields))
     assert any(all(word in line for word in words) for line in lines), lines
+
+
+def test_on_a_gpu_a_command_that_needs_no_download_is_named(here: Diagnosis) -> None:
+    on_gpu = changed(here, gpus=(CARD,), torch=ON_GPU)
+    lines = [text.plain for text in _verdict(on_gpu, ())]
+    assert lines[1] == "  → cbbench run --model llama-3.1-8b --weights random --max-num-seqs 256"
+    assert len(list(_verdict(here, ()))) == 1
 
 
 def test_a_gpu_held_down_is_told(here: Diagnosis) -> None:

@@ -17,7 +17,7 @@ INSTALLED_BY = {"flashinfer": "cbbench[flashinfer]", "triton": "cbbench[gpu]"}
 def choose_kernels(
     name: str, config: ModelConfig, dtype: torch.dtype, device: torch.device, max_num_seqs: int
 ) -> Kernels:
-    """auto: Triton on a GPU where it is installed, else torch. CbbenchError."""
+    """auto: Triton on a GPU where it is installed and tiles the model's heads, else torch. CbbenchError."""
     on_gpu = device.type == "cuda"
     if name == "torch" or (name == "auto" and not (on_gpu and find_spec("triton"))):
         return TorchKernels()
@@ -35,5 +35,8 @@ def choose_kernels(
         return flashinfer_kernels.FlashInferKernels(config, device, max_num_seqs, flashinfer_kernels.load())
     from engines.reference.kernels import triton_attention, triton_kernels
 
-    triton_attention.require_shape(config.heads, config.kv_heads, config.head_dim)
+    if problem := triton_attention.why_not(config.heads, config.kv_heads, config.head_dim):
+        if name == "auto":
+            return TorchKernels(because=problem)
+        raise CbbenchError("attention", f"{problem} (torch takes any)")
     return triton_kernels.TritonKernels(max_num_seqs)

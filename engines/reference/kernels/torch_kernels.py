@@ -15,11 +15,12 @@ from engines.reference.model.linear import Linear
 
 
 class TorchKernels:
-    name = "torch: batched matmul over gathered blocks"
     captures = False
 
-    def __init__(self, prepare: PrepareAttention = cpu.prepare) -> None:
+    def __init__(self, prepare: PrepareAttention = cpu.prepare, *, because: str = "") -> None:
+        """because: why these were chosen, where others were to be expected; for run.json."""
         self.prepare = prepare
+        self.name = "torch: batched matmul over gathered blocks" + (f"; {because}" if because else "")
 
     def static_decode(
         self, tables: torch.Tensor, lengths: torch.Tensor, pool: KVPool, heads: int

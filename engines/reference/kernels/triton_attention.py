@@ -10,21 +10,19 @@ from engines.reference.kernels import Upload
 from engines.reference.kernels.triton_decode import SPLIT, DecodeSplits, decode_attention, plan_splits
 from engines.reference.kernels.triton_prefill import prefill_attention
 from engines.scheduling.plan import IntArray, Tables
-from workloads.errors import CbbenchError
 
 HEAD_SIZES = (16, 32, 64, 128)
 LARGEST_GROUP = 32
 
 
-def require_shape(heads: int, kv_heads: int, head_dim: int) -> None:
-    """Raise CbbenchError (exit code 2) for a model whose heads these kernels cannot tile."""
-    if head_dim not in HEAD_SIZES or heads // kv_heads > LARGEST_GROUP:
-        raise CbbenchError(
-            "attention",
-            f"this model has {heads} heads of {head_dim} numbers and {kv_heads} KV heads; the Triton kernels take "
-            f"head sizes {', '.join(map(str, HEAD_SIZES))} and up to {LARGEST_GROUP} heads per KV head "
-            "(torch takes any)",
-        )
+def why_not(heads: int, kv_heads: int, head_dim: int) -> str:
+    """Why these kernels cannot tile a model's heads; "" where they can."""
+    if head_dim in HEAD_SIZES and heads // kv_heads <= LARGEST_GROUP:
+        return ""
+    return (
+        f"this model has {heads} heads of {head_dim} numbers and {kv_heads} KV heads; the Triton kernels take "
+        f"head sizes {', '.join(map(str, HEAD_SIZES))} and up to {LARGEST_GROUP} heads per KV head"
+    )
 
 
 class EagerStep:

@@ -71,7 +71,8 @@ def llama3_divisors(
     return tuple(divisors)
 
 
-SHAPES: dict[str, ModelConfig] = {
+LLAMA_31_DIVISORS = llama3_divisors(128, 500_000.0, factor=8.0, low=1.0, high=4.0, original_context=8192)
+SHAPES: dict[str, ModelConfig] = {  # as the models' config.json on the Hugging Face Hub says
     "tiny": ModelConfig(
         layers=2, d_model=64, heads=4, kv_heads=2, head_dim=16, ffn=128, vocab=512, max_position=8192, tied=True
     ),
@@ -83,10 +84,25 @@ SHAPES: dict[str, ModelConfig] = {
         layers=28, d_model=1024, heads=16, kv_heads=8, head_dim=128, ffn=3072, vocab=151_936, max_position=40_960,
         rope_theta=1_000_000.0, eps=1e-6, tied=True, qk_norm=True,
     ),
+    "qwen3-8b": ModelConfig(
+        layers=36, d_model=4096, heads=32, kv_heads=8, head_dim=128, ffn=12_288, vocab=151_936, max_position=40_960,
+        rope_theta=1_000_000.0, eps=1e-6, qk_norm=True,
+    ),
+    "qwen3-32b": ModelConfig(
+        layers=64, d_model=5120, heads=64, kv_heads=8, head_dim=128, ffn=25_600, vocab=151_936, max_position=40_960,
+        rope_theta=1_000_000.0, eps=1e-6, qk_norm=True,
+    ),
+    "mistral-7b": ModelConfig(  # Instruct v0.3
+        layers=32, d_model=4096, heads=32, kv_heads=8, head_dim=128, ffn=14_336, vocab=32_768, max_position=32_768,
+        rope_theta=1_000_000.0,
+    ),
     "llama-3.1-8b": ModelConfig(
         layers=32, d_model=4096, heads=32, kv_heads=8, head_dim=128, ffn=14_336, vocab=128_256, max_position=131_072,
-        rope_theta=500_000.0,
-        rope_divisors=llama3_divisors(128, 500_000.0, factor=8.0, low=1.0, high=4.0, original_context=8192),
+        rope_theta=500_000.0, rope_divisors=LLAMA_31_DIVISORS,
+    ),
+    "llama-3.1-70b": ModelConfig(
+        layers=80, d_model=8192, heads=64, kv_heads=8, head_dim=128, ffn=28_672, vocab=128_256, max_position=131_072,
+        rope_theta=500_000.0, rope_divisors=LLAMA_31_DIVISORS,
     ),
 }  # fmt: skip
 

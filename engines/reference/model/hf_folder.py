@@ -15,7 +15,7 @@ from workloads.errors import CbbenchError
 
 
 def open_folder(folder: Path) -> Checkpoint:
-    raw = _read_json(folder / "config.json")
+    raw = read_json(folder / "config.json")
     config = from_hf(raw, str(folder))
     files = _file_of_each_tensor(folder)
 
@@ -35,7 +35,7 @@ def open_folder(folder: Path) -> Checkpoint:
 def _file_of_each_tensor(folder: Path) -> dict[str, Path]:
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        shards = _read_json(index).get("weight_map", {})
+        shards = read_json(index).get("weight_map", {})
         missing = sorted({shard for shard in shards.values() if not (folder / shard).exists()})
         if missing:
             raise CbbenchError("model", f"{folder}: {missing[0]} is missing (named by {index.name})")
@@ -56,7 +56,7 @@ def _open(path: Path) -> Any:
 
 def _eos_ids(folder: Path, raw: dict[str, Any]) -> tuple[int, ...]:
     generation = folder / "generation_config.json"
-    eos = _read_json(generation).get("eos_token_id") if generation.exists() else None
+    eos = read_json(generation).get("eos_token_id") if generation.exists() else None
     eos = raw.get("eos_token_id") if eos is None else eos
     if eos is None:
         return ()
@@ -67,10 +67,11 @@ def _added_ids(folder: Path) -> set[int]:
     path = folder / "tokenizer.json"
     if not path.exists():
         return {0, 1, 2}  # by the custom of Llama tokenizers: unknown, begin, end
-    return {int(token["id"]) for token in _read_json(path).get("added_tokens", [])}
+    return {int(token["id"]) for token in read_json(path).get("added_tokens", [])}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """An object from a JSON file. CbbenchError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

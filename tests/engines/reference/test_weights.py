@@ -171,7 +171,15 @@ def test_a_sliding_window_bounds_the_context() -> None:
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [("smollm2-135m", 134_515_008), ("qwen3-0.6b", 596_049_920), ("llama-3.1-8b", 8_030_261_248)],
+    [
+        ("smollm2-135m", 134_515_008),
+        ("qwen3-0.6b", 596_049_920),
+        ("qwen3-8b", 8_190_735_360),
+        ("qwen3-32b", 32_762_123_264),
+        ("mistral-7b", 7_248_023_552),
+        ("llama-3.1-8b", 8_030_261_248),
+        ("llama-3.1-70b", 70_553_706_496),
+    ],
 )
 def test_known_shapes_have_the_published_number_of_parameters(name: str, parameters: int) -> None:
     assert SHAPES[name].parameters == parameters
@@ -195,6 +203,35 @@ def test_random_weights_are_a_function_of_the_seed() -> None:
 
     assert tokens(1) == tokens(1) != tokens(2)
     assert tokens(1) != tokens(1, (9, 8, 7))  # the context matters, not only the last token
+
+
+@pytest.mark.parametrize(
+    "kind", [transformers.LlamaConfig, transformers.MistralConfig, transformers.Qwen2Config, transformers.Qwen3Config]
+)
+def test_random_weights_need_no_more_than_a_config(kind: type, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(kind(**SMALL).to_dict()))
+    of_folder, of_file = (
+        load_model(str(path), weights="random", dtype="fp32") for path in (tmp_path, tmp_path / "config.json")
+    )
+    assert of_folder.llama.config == of_file.llama.config == from_hf(kind(**SMALL).to_dict(), "here")
+    one = request(0, [5, 6, 7], 4)
+    serve(of_folder.llama, SchedulerConfig(kv_blocks=8, max_model_len=64), [one])
+    assert len(outputs_of(one)) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("model.gguf", "weights: random weights need a shape: a config.json, or one of tiny, "),
+        ("empty", "model: .*config.json: not readable JSON"),
+        ("nowhere", "model: '.*nowhere' is neither a file or folder here nor one of tiny"),
+    ],
+)
+def test_random_weights_without_a_shape_are_refused(name: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").touch()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CbbenchError, match=f"^{line}"):
+        load_model(str(tmp_path / name), weights="random")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -223,7 +260,6 @@ def test_prompts_of_random_models_hold_no_special_token() -> None:
     [
         ({"name": "qwen3-0.6b"}, "set `weights` to random"),
         ({"name": "no-such-model"}, "model: 'no-such-model' is neither a file or folder"),
-        ({"name": "no-such-model", "weights": "random"}, "need a known shape"),
         ({"name": "tiny", "dtype": "int4"}, "^dtype: 'int4' is not one of auto"),
     ],
 )

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from engines.reference.kernels import triton_attention
 from engines.reference.kernels.triton_attention import EagerStep
 from engines.reference.kernels.triton_decode import SPLIT
 from tests.engines.kernels.checks.paged import DEVICE, assert_close, case, reference
-from workloads.errors import CbbenchError
 
 
 def upload(array: np.ndarray) -> torch.Tensor:
@@ -43,10 +41,3 @@ def test_the_pool_is_only_read() -> None:
     columns = (column.cpu().numpy() for column in (c.tables, c.lengths.long(), c.starts.long()))
     EagerStep(*columns, 16, upload)(c.q, c.kv)
     torch.testing.assert_close(c.kv, before, rtol=0, atol=0, equal_nan=True)
-
-
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 32, 80), (8, 8, 256), (66, 2, 64)])
-def test_heads_that_cannot_be_tiled_are_refused(heads: int, kv_heads: int, head_dim: int) -> None:
-    triton_attention.require_shape(9, 3, 64)
-    with pytest.raises(CbbenchError, match=f"{heads} heads of {head_dim}"):
-        triton_attention.require_shape(heads, kv_heads, head_dim)
