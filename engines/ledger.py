@@ -34,7 +34,7 @@ LEDGER = np.dtype(
         ("now_ns", "<i8"),  # the time given to schedule()
         ("start_ns", "<i8"),
         ("end_ns", "<i8"),
-        ("busy_ns", "<i8"),  # time the device worked
+        ("busy_ns", "<i8"),  # between the first and the last of the step's work on the device
         ("launched_tokens", "<i8"),
         ("useful_tokens", "<i8"),
         ("prompt_padding_tokens", "<i8"),
@@ -75,14 +75,30 @@ LEDGER = np.dtype(
         ("kv_kept_blocks", "<i4"),  # of kv_used: of requests that went on elsewhere, until their KV has arrived there
         ("transfers", "<i4"),  # requests of the prefill instance that were admitted, their KV on its way
         ("transfer_blocks", "<i4"),
+        # from the end of the step's launch to that of its work on the device, at least 1; 0 where the host computes it
+        ("host_ahead_ns", "<i8"),
     ]
 )
+LAUNCH_BOUND_NS = 100_000  # a device that ends within this after the last launch has waited for launches
 
 KV_KINDS = ("used", "reserved", "pending", "cached", "free")
 INSTANCES = ("prefill", "decode")  # of a disaggregated engine; any other is instance 0 alone
 WASTE = ("prompt_padding_tokens", "bucket_padding_tokens", "dead_row_tokens", "recomputed_tokens", "discarded_tokens")
 
 StepArray = NDArray[np.void]  # structured, dtype LEDGER
+
+
+def launch_bound(steps: StepArray) -> NDArray[np.bool_]:
+    """Of each step: whether the device waited for the host's launches while the step counted as busy."""
+    ahead_ns = steps["host_ahead_ns"]
+    bound: NDArray[np.bool_] = (ahead_ns > 0) & (ahead_ns <= LAUNCH_BOUND_NS)
+    return bound
+
+
+def computing_ns(steps: StepArray) -> NDArray[np.int64]:
+    """Of each step: the time the device worked; 0 if it was launch-bound, as how much of it was waiting is unknown."""
+    computing: NDArray[np.int64] = np.where(launch_bound(steps), 0, steps["busy_ns"])
+    return computing
 
 
 def kv_usage(steps: StepArray) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import Observer, RunRecord, Signal
-from engines.ledger import LEDGER, StepArray
+from engines.ledger import LEDGER, StepArray, computing_ns
 from engines.request_table import RequestRow, RequestTable, Status, StintRow
 from engines.scheduling.delivery import Outcome
 from engines.scheduling.request import Request
@@ -248,7 +248,7 @@ class _Signals:
         instance = int(row["instance"])
         self._rows[instance] = row
         decode_rows, end_ns = int(row["decode_rows"]), int(row["end_ns"])
-        self._busy_ns += int(row["busy_ns"])
+        self._busy_ns += int(computing_ns(row))
         self._tokens += int(row["sampled_tokens"])
         self._decode_ns += decode_rows * (end_ns - self._last_end_ns[instance])
         self._decode_rows += decode_rows
@@ -262,7 +262,7 @@ class _Signals:
         """As add() of each, where there is one instance and no request gets its first token."""
         ends_ns, decode_rows = steps["end_ns"], steps["decode_rows"].astype(np.int64)
         self._rows[0] = steps[-1]
-        self._busy_ns += int(steps["busy_ns"].sum())
+        self._busy_ns += int(computing_ns(steps).sum())
         self._tokens += int(steps["sampled_tokens"].sum())
         self._decode_ns += int(decode_rows[0]) * (int(ends_ns[0]) - self._last_end_ns[0])
         self._decode_ns += int((decode_rows[1:] * np.diff(ends_ns)).sum())

@@ -112,8 +112,11 @@ def cause(left: Point | None, right: Point) -> tuple[str, str]:
             f"{milliseconds(right.p50_tpot_ms)} ms for {faster:.2f}x the throughput)"
         )
     if busy is not None and busy < IDLE and waiting is not None and waiting >= 1:
+        launching = signals.launch_bound or 0.0
+        waits = f", and waits for launches in {launching:.0%}" if launching >= OFTEN else ""
         return "host", (
-            f"the host is the limit (the device is idle {1 - busy:.0%} of the time while {waiting:.1f} requests wait)"
+            f"the host is the limit (the device is idle {1 - busy - launching:.0%} of the time{waits}, "
+            f"while {waiting:.1f} requests wait)"
         )
     for key, name, what in WAITS:
         share = signals.blocked.get(key, 0.0)

@@ -180,7 +180,11 @@ _DEFINITIONS = {
         "Share of ended requests that met them; failed and cancelled ones miss them, except those that an interrupt "
         "cancelled. attainment_ci is Wilson's 95 % interval on the effective sample."
     ),
-    "signals.device_busy": "Share of the window in which the device worked.",
+    "signals.device_busy": "Share of the window in which the device worked, in steps that are not launch-bound.",
+    "signals.launch_bound": (
+        "Share of the window in steps whose work on the device ended within 0.1 ms of their last launch: the device "
+        "waited for the host, for an unknown part of them. null where the host computes the steps."
+    ),
     "signals.kv_usage_mean": (
         "Share of usable KV blocks that are used or reserved, averaged over wall time; 0 after the last step, also "
         "where a prefill instance still keeps blocks until they are sent."

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import RunRecord
-from engines.ledger import StepArray, kv_levels
+from engines.ledger import StepArray, computing_ns, kv_levels
 from reports.in_flight import InFlight
 from reports.instances import steps_by_instance
 from reports.quantiles import FloatArray
@@ -61,7 +61,7 @@ def _signals(steps: StepArray, in_flight: InFlight, instance: int | None) -> Cou
 def _busy(steps: StepArray, edges: FloatArray) -> FloatArray:
     """Share of each bin; the time of a step is spread evenly from its start to its end."""
     at = np.column_stack([steps["start_ns"], steps["end_ns"]]).reshape(-1).astype(np.float64)
-    busy = steps["busy_ns"].astype(np.float64)
+    busy = computing_ns(steps).astype(np.float64)
     total = np.cumsum(busy)
     reached = np.column_stack([total - busy, total]).reshape(-1)
     # Steps of a pipeline may overlap; their order of ends is kept.

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from engines.base import ClientReport, RunRecord, Signal
-from engines.ledger import KV_KINDS, WASTE, Blocked, StepArray, kv_levels, kv_usage
+from engines.ledger import KV_KINDS, WASTE, Blocked, StepArray, computing_ns, kv_levels, kv_usage, launch_bound
 from engines.request_table import MISSING
 from reports.breakdown import breakdown
 from reports.bursts import rare_bursts
@@ -207,8 +207,16 @@ def _signals(record: RunRecord, window_s: float, in_flight: InFlight, client: Cl
     return msgspec.structs.replace(
         whole,
         device_busy=None if whole.device_busy is None else whole.device_busy / len(parts),
+        launch_bound=None if whole.launch_bound is None else whole.launch_bound / len(parts),
         kv_usage_mean=float(np.average(each, weights=blocks)),
     )
+
+
+def _launch_bound(steps: StepArray, window_s: float) -> float | None:
+    """Share of the window; None where the host computes the steps itself."""
+    if window_s <= 0 or not steps["host_ahead_ns"].any():
+        return None
+    return float(steps["busy_ns"][launch_bound(steps)].sum() / 1e9 / window_s)
 
 
 def _instances(steps: StepArray, window_s: float, in_flight: InFlight) -> dict[str, Instance]:
@@ -225,7 +233,8 @@ def _signals_of(steps: StepArray, window_s: float, in_flight: InFlight, instance
     lasted_ns = np.maximum(steps["end_ns"] - steps["start_ns"], 1)
     reasons, counts = np.unique(steps["blocked"], return_counts=True)
     return Signals(
-        device_busy=float(steps["busy_ns"].sum() / 1e9 / window_s) if window_s > 0 else None,
+        device_busy=float(computing_ns(steps).sum() / 1e9 / window_s) if window_s > 0 else None,
+        launch_bound=_launch_bound(steps, window_s),
         kv_usage_mean=_kv_usage_mean(steps, window_s),
         kv_usage_peak=float(kv_usage(steps).max()),
         running_mean=in_flight.running.mean(window_s, instance),

@@ -93,6 +93,7 @@ class Signals(msgspec.Struct, frozen=True):
     """
 
     device_busy: float | None = None
+    launch_bound: float | None = None
     kv_usage_mean: float | None = None
     kv_usage_peak: float | None = None
     running_mean: float | None = None

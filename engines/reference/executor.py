@@ -24,14 +24,31 @@ from engines.scheduling.scheduler import MAX_STEPS_IN_FLIGHT
 
 
 @dataclass(frozen=True, slots=True)
-class _Launched:
+class Launched:
     step: int
     start_ns: int
+    began_ns: int  # when the host queued `begin`
+    launched_ns: int  # and all of the step
     begin: Event
     end: Event
     tokens: torch.Tensor  # in pinned memory, valid once `end` has passed
     of_samples: IntArray | slice  # the tokens that were sampled, in row order
     bucket_padding: int  # rows
+
+
+@dataclass(slots=True)
+class DeviceTime:
+    """When the device ends its steps, which the host may see later: it is told of each in the order of launch."""
+
+    _end_ns: int = 0
+
+    def host_ahead_ns(self, launched: Launched, busy_ns: int) -> int:
+        """How long the device still worked when the host had launched all of the step; at least 1.
+
+        A step begins when the host has queued its beginning and the device has ended the step before.
+        """
+        self._end_ns = max(launched.began_ns, self._end_ns) + busy_ns
+        return max(self._end_ns - launched.launched_ns, 1)
 
 
 class TorchExecutor:
@@ -66,8 +83,9 @@ class TorchExecutor:
         # One more than steps in flight: a result is read after the next step is queued.
         self._results = [self._device.pinned((max_num_seqs,), torch.int64) for _ in range(MAX_STEPS_IN_FLIGHT + 1)]
         self._submitted = 0
-        self._last_end_ns = 0
-        self._launched: deque[_Launched] = deque()
+        self._last_end_ns = 0  # as the host saw it
+        self._device_time = DeviceTime()
+        self._launched: deque[Launched] = deque()
         self._graphs: DecodeGraphs | None = None
         if graph_sizes:
             self._graphs = DecodeGraphs(
@@ -78,6 +96,7 @@ class TorchExecutor:
         """For a new run: forgets the steps in flight of a run that was interrupted. The clock has started again."""
         self._launched.clear()
         self._last_end_ns = 0
+        self._device_time = DeviceTime()
         self._slot_tokens = self._empty_slots()
 
     def _empty_slots(self) -> SlotTokens:
@@ -92,6 +111,7 @@ class TorchExecutor:
         batch = flatten(plan, self._pool.block_size, self._slot_tokens)
         packed = None if self._graphs is None else self._graphs.pack(batch)
         begin.record()  # as late as possible: time in which the device waits for the host is not busy time
+        began_ns = self._clock.now_ns()
         of_samples: IntArray | slice = slice(None)
         bucket_padding = 0
         with self._staging.step() as send:
@@ -105,7 +125,8 @@ class TorchExecutor:
         self._submitted += 1
         main.copy(result, tokens)
         end.record()
-        self._launched.append(_Launched(plan.step, start_ns, begin, end, result, of_samples, bucket_padding))
+        times = start_ns, began_ns, self._clock.now_ns()
+        self._launched.append(Launched(plan.step, *times, begin, end, result, of_samples, bucket_padding))
 
     def collect(self) -> StepResult:
         launched = self._launched.popleft()
@@ -113,13 +134,15 @@ class TorchExecutor:
         # A step queued behind another starts when that one ends.
         start_ns = max(launched.start_ns, self._last_end_ns)
         self._last_end_ns = end_ns
+        busy_ns = launched.end.ns_since(launched.begin)
         return StepResult(
             launched.step,
             launched.tokens.numpy()[launched.of_samples].astype(np.int32),
             start_ns,
             end_ns,
-            launched.end.ns_since(launched.begin),
+            busy_ns,
             launched.bucket_padding,
+            self._device_time.host_ahead_ns(launched, busy_ns) if self._device.overlaps else 0,
         )
 
     def _launch_eager(self, batch: Batch, send: Send) -> torch.Tensor:

@@ -58,6 +58,7 @@ class StepResult:
     end_ns: int
     busy_ns: int  # time the device worked for this step
     bucket_padding_tokens: int = 0  # launched beyond the plan, to fill up a shape that can be launched
+    host_ahead_ns: int = 0  # from the end of the launch to the device's, at least 1; 0 where the host computes
 
 
 @dataclass(slots=True)

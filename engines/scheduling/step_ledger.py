@@ -106,6 +106,7 @@ class StepLedger:
         self.row["start_ns"] = result.start_ns
         self.row["end_ns"] = result.end_ns
         self.row["busy_ns"] = result.busy_ns
+        self.row["host_ahead_ns"] = result.host_ahead_ns
         self.row["bucket_padding_tokens"] = result.bucket_padding_tokens
         self.row["launched_tokens"] += result.bucket_padding_tokens
         self.row["sampled_tokens"] = delivered

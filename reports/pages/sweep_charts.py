@@ -200,6 +200,8 @@ def details(sweep: SweepFile, one: CurvePoint) -> dict[str, str]:
         span = f" ({number(interval[0])} – {number(interval[1])})" if interval else ""
         lines[f"P99 {word}, ms"] = f"{number(getattr(point, field))}{span}"
     lines |= {"device busy": share(signals.device_busy), "KV peak": share(signals.kv_usage_peak)}
+    if signals.launch_bound is not None:
+        lines["launch-bound"] = share(signals.launch_bound)
     if len(one.runs) > 1:
         lines["runs"] = str(len(one.runs))
     lines["limit"] = (point.limit or "unknown").replace("_", " ")

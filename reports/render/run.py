@@ -131,6 +131,7 @@ def signals_line(signals: Signals) -> str:
     """The signals that a person tunes by, in one line."""
     named = (
         ("device busy", signals.device_busy, share),
+        ("launch-bound", signals.launch_bound, share),
         ("KV in use", signals.kv_usage_mean, share),
         ("peak", signals.kv_usage_peak, share),
         ("running", signals.running_mean, number),

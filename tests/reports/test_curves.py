@@ -140,6 +140,13 @@ def test_the_signal_that_limits_the_next_step(name: str, left: dict[str, object]
     assert advice.evidence["next_output_token_per_s"] == 1001
 
 
+def test_a_device_that_waits_for_launches_is_held_up_by_the_host() -> None:
+    waits = point(8, 100, signals=Signals(device_busy=0.5, launch_bound=0.45, waiting_mean=4.0))
+    name, why = cause(None, waits)
+    assert name == "host"
+    assert "the device is idle 5% of the time, and waits for launches in 45%, while 4.0 requests wait" in why
+
+
 def test_the_cap_on_concurrency_is_blamed_only_where_there_is_one() -> None:
     behind = {"signals": Signals(device_busy=0.9, waiting_mean=0.4), "saturated": "arrivals outran completions"}
     name, why = cause(None, point(8, 100, concurrency=4, **behind))

@@ -32,6 +32,16 @@ def test_the_classic_batch_in_numbers() -> None:
     assert one.signals.step_ms_mean == 10
 
 
+def test_steps_that_the_host_launched_too_slowly_are_not_busy() -> None:
+    """bus_stop's 200 steps last 10 ms each, and its device works in half of each."""
+    one = bus_stop()
+    assert summarize(one, header()).signals.launch_bound is None  # no device of its own
+    one.steps["host_ahead_ns"] = 5 * MS
+    one.steps["host_ahead_ns"][:50] = 1
+    signals = summarize(one, header()).signals
+    assert (signals.device_busy, signals.launch_bound) == (0.375, 0.125)
+
+
 def test_signals_are_averages_over_wall_time() -> None:
     """One request in step 1 (20 ms), a pause of 60 ms, then two in step 2; one of them was sent 10 ms before it."""
     steps = ledger([1, 2], [0, 0], slots=2)

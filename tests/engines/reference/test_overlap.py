@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from engines.loop import VirtualClock
-from engines.reference.executor import TorchExecutor
+from engines.reference.executor import DeviceTime, Launched, TorchExecutor
 from engines.reference.graphs import bucket_sizes, choose_sizes
 from engines.reference.kernels import Kernels
 from engines.reference.kernels.torch_kernels import TorchKernels
@@ -202,6 +203,28 @@ def test_a_step_starts_when_the_one_before_it_ends(llama: Llama) -> None:
     run = drive(executor_on(device, llama, config()), config(), requests(), depth=1)
     assert (run.ledger["start_ns"][1:] >= run.ledger["end_ns"][:-1]).all()
     assert (run.ledger["busy_ns"] > 0).all()
+
+
+def test_a_device_that_waits_for_launches_is_told_from_one_that_works() -> None:
+    """Times in us. Launching takes 60, working 20 or 90: the device ends with the last launch, or long after it."""
+
+    def launched(began: int, until: int) -> Launched:
+        nothing: Any = None
+        times = (began * 1000, began * 1000, until * 1000)
+        return Launched(1, *times, begin=nothing, end=nothing, tokens=nothing, of_samples=slice(None), bucket_padding=0)
+
+    time = DeviceTime()
+    assert time.host_ahead_ns(launched(0, 60), 60_000) == 1  # ended with the last launch: at 60
+    assert time.host_ahead_ns(launched(100, 160), 90_000) == 30_000  # at 190
+    assert time.host_ahead_ns(launched(170, 230), 90_000) == 50_000  # behind the other: from 190 to 280
+    assert time.host_ahead_ns(launched(250, 310), 30_000) == 1  # from 280 on, and ended with the last launch
+
+
+def test_only_a_device_of_its_own_has_the_host_ahead(llama: Llama) -> None:
+    run = drive(executor_on(FakeDevice(VirtualClock()), llama, config()), config(), requests(), depth=1)
+    assert (run.ledger["host_ahead_ns"] > 0).all()
+    on_host = TorchExecutor(llama, pool_for(llama, 64, 16), max_num_seqs=MAX_NUM_SEQS, clock=VirtualClock())
+    assert not drive(on_host, config(), requests()).ledger["host_ahead_ns"].any()
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 16, 20, 64, 100, 256, 300, 1000])
