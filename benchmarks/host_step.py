@@ -12,13 +12,18 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, installed or not
+
+from benchmarks.gpu.mixed import mixed_plan
 from engines.base import SilentObserver
 from engines.garbage import light_garbage_collection
 from engines.loop import Clock, Instance, WallClock, drive
@@ -27,7 +32,7 @@ from engines.reference import executor as executing
 from engines.reference.device import Work
 from engines.reference.executor import TorchExecutor
 from engines.reference.graphs import bucket_sizes
-from engines.reference.kernels import Attend
+from engines.reference.kernels import Attend, MixedRows
 from engines.reference.kernels.torch_kernels import TorchKernels
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.weights import LoadedModel, load_model
@@ -39,6 +44,8 @@ from workloads.prompts import Prompts
 from workloads.source import Incoming, PlanSource
 
 BLOCK_SIZE = 16
+MIXED = (64, 512)  # decodes, tokens of a prompt
+MIXED_STEPS = 200
 MARGIN_STEPS = 20  # of decodes, left out at either end
 SCHEDULE, COLLECT, UPDATE, RECORD = "schedule", "collect", "update", "record"
 SUBMIT, BATCH, COLUMNS, STAGING = "submit", "submit: batch", "submit: columns of the graph", "submit: staging, launch"
@@ -101,6 +108,9 @@ class IdleKernels(TorchKernels):
     ) -> Callable[[int], Attend]:
         return lambda n: lambda q, kv: q
 
+    def static_mixed(self, rows: int, blocks: int, pool: KVPool, heads: int) -> Callable[[MixedRows], Attend]:
+        return lambda on: lambda q, kv: q
+
 
 class Stopwatch:
     """ns of each call of the functions it times, by name."""
@@ -139,6 +149,9 @@ def main() -> None:
     print(f"{'rows':32}" + "".join(f"{rows:>8}" for rows in options.rows))
     for name in columns[0]:
         print(f"{name:32}" + "".join(f"{column[name]:8.0f}" for column in columns))
+    print(f"us to launch a step of {MIXED[0]} decodes and a prompt of {MIXED[1]} tokens from its graph")
+    for name, us in measure_mixed(model, *MIXED, options.context).items():
+        print(f"{name:32}{us:8.0f}")
 
 
 def measure(model: LoadedModel, rows: int, context: int, steps: int, sampling: Sampling) -> dict[str, float]:
@@ -172,8 +185,9 @@ def measure(model: LoadedModel, rows: int, context: int, steps: int, sampling: S
         scheduler = config.build()
         recorder = StepRecorder(SilentObserver(), rows, config.kv_blocks, thinned=False)
         watch.put_on(scheduler, "schedule", SCHEDULE)
-        watch.put_on(executor._graphs, "pack", COLUMNS)
-        watch.put_on(executor._graphs, "launch", STAGING)
+        (graphs,) = executor._graphs
+        watch.put_on(graphs, "pack", COLUMNS)
+        watch.put_on(graphs, "_launch", STAGING)
         watch.put_on(executor, "submit", SUBMIT)
         watch.put_on(executor, "collect", COLLECT)
         watch.put_on(scheduler, "update", UPDATE)
@@ -188,6 +202,40 @@ def measure(model: LoadedModel, rows: int, context: int, steps: int, sampling: S
     finally:
         executing.flatten = flatten
     return medians(watch, steps)
+
+
+def measure_mixed(model: LoadedModel, decodes: int, prompt: int, context: int) -> dict[str, float]:
+    """Medians in us by part, and of the whole launch. The number of layers makes no difference to a graph."""
+    plan = mixed_plan(decodes, context, prompt)
+    config = model.llama.config
+    pool = KVPool(config, int(plan.tables.max()), BLOCK_SIZE, dtype=torch.float32, device=model.llama.device)
+    clock = WallClock()
+    flatten = executing.flatten
+    watch = Stopwatch()
+    watch.put_on(executing, "flatten", BATCH)
+    try:
+        executor = TorchExecutor(
+            model.llama,
+            pool,
+            max_num_seqs=len(plan.slots),
+            clock=clock,
+            kernels=IdleKernels(),
+            device=IdleDevice(clock),
+            mixed_graph_sizes=(decodes + prompt,),
+            max_blocks=plan.tables.shape[1],
+        )
+        (graphs,) = executor._graphs
+        watch.put_on(graphs, "pack", COLUMNS)
+        watch.put_on(graphs, "_launch", STAGING)
+        watch.put_on(executor, "submit", SUBMIT)
+        for _ in range(MIXED_STEPS):
+            executor.submit(plan)
+            executor.collect()
+    finally:
+        executing.flatten = flatten
+    us = {name: statistics.median(spans) / 1000 for name, spans in watch.spans.items()}
+    parts = {name: us[name] for name in (BATCH, COLUMNS, STAGING)}
+    return parts | {"submit: the rest": us[SUBMIT] - sum(parts.values()), "a launch": us[SUBMIT]}
 
 
 def medians(watch: Stopwatch, steps: int) -> dict[str, float]:

@@ -51,7 +51,11 @@ def operators_table(rows: Rows) -> Iterator[str]:
     for name, one in rows.items():
         if name.startswith("mixed ") and "launch_ms" in one:
             yield ""
+            waits = ": it waits for the host" if one["launch_bound"] else ""
+            graph = ""
+            if "graph_ms" in one:
+                graph = f"; from a graph {one['graph_launch_ms']:.2f} ms to launch, {one['graph_ms']:.2f} of the device"
             yield (
                 f"step {name}, launched one by one: {one['launch_ms']:.2f} ms to launch, {one['device_ms']:.2f} ms of "
-                f"the device{': it waits for the host' if one['launch_bound'] else ''}"
+                f"the device{waits}{graph}"
             )

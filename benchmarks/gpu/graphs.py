@@ -13,8 +13,10 @@ from typing import Any
 import torch
 
 from benchmarks.gpu import driving
+from benchmarks.gpu.mixed import executor_of, mixed_plan, size_of
 from benchmarks.gpu.setting import Row, Task
 from engines.reference.graphs import bucket_sizes
+from engines.reference.kernels.choose import choose_kernels
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.weights import LoadedModel
 
@@ -28,6 +30,8 @@ def run(task: Task) -> Iterator[Row]:
     model = driving.build(setting.small, setting.device)
     for rows in (3,) if setting.quick else (1, 8, 64, 3, 13, 50):
         yield f"{rows} rows", compared(model, rows)
+    for decodes, prompt in ((3, 13), (2, 9)) if setting.quick else ((64, 128), (3, 13), (50, 200)):
+        yield f"{decodes} rows and a prompt of {prompt}", compared_mixed(model, decodes, prompt)
 
 
 def compared(model: LoadedModel, rows: int) -> dict[str, Any]:
@@ -48,6 +52,34 @@ def compared(model: LoadedModel, rows: int) -> dict[str, Any]:
     return {
         "graph": graphs,
         "bucket": bucket,
+        "agree": float((graph == eager).float().mean()),
+        "canaries": intact,
+        "judged": judged,
+        "ok": intact and (bool(torch.equal(graph, eager)) or not judged),
+    }
+
+
+def compared_mixed(model: LoadedModel, decodes: int, prompt: int) -> dict[str, Any]:
+    """One step with a prompt, from a graph and eager."""
+    llama = model.llama
+    plan = mixed_plan(decodes, CONTEXT, prompt)
+    pool = driving.filled_pool(model, int(plan.tables.max()) + SPARE_BLOCKS)
+    kernels = choose_kernels("auto", llama.config, llama.dtype, llama.device, len(plan.slots))
+    before = pool.layers.clone()
+    size = size_of(plan.launched_tokens)
+    outputs, intact = [], True
+    for sizes in ((size,), ()) if kernels.captures else ((), ()):
+        executor = executor_of(llama, pool, kernels, plan, graph_sizes=sizes)
+        pool.layers.copy_(before)
+        pool.layers[:, 0] = float("nan")
+        executor.submit(plan)
+        outputs.append(torch.from_numpy(executor.collect().tokens))
+        intact = intact and bool((pool.layers[:, -SPARE_BLOCKS:] == before[:, -SPARE_BLOCKS:]).all())
+    graph, eager = outputs
+    judged = size == plan.launched_tokens or not kernels.captures
+    return {
+        "graph": kernels.captures,
+        "bucket": size,
         "agree": float((graph == eager).float().mean()),
         "canaries": intact,
         "judged": judged,

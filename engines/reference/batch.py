@@ -47,6 +47,17 @@ class Batch:
         """Every row is one token."""
         return len(self.ids) == len(self.lengths)
 
+    @property
+    def decode_rows(self) -> int:
+        """How many rows of one token come first. One behind longer rows is computed as they are."""
+        return rows_of_one(self.starts)
+
+
+def rows_of_one(starts: IntArray) -> int:
+    """How many rows of one query come first. starts: [rows + 1]"""
+    longer = np.flatnonzero(np.diff(starts) != 1)
+    return int(longer[0]) if len(longer) else len(starts) - 1
+
 
 def flatten(plan: StepPlan, block_size: int, slot_tokens: SlotTokens) -> Batch:
     """Updates `slot_tokens` with the step."""

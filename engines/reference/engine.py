@@ -16,6 +16,7 @@ from engines.reference.graphs import choose_sizes
 from engines.reference.kernels.choose import choose_kernels
 from engines.reference.kv_capacity import free_bytes, kv_block_bytes, require_memory
 from engines.reference.kv_pool import KVPool
+from engines.reference.mixed_graphs import mixed_sizes
 from engines.reference.model.weights import LoadedModel
 from engines.reference.synthetic_steps import synthetic_step, warm_up_steps
 from engines.scheduling.config import SchedulerConfig
@@ -71,6 +72,9 @@ class ReferenceEngine:
         self.pool = KVPool(llama.config, config.kv_blocks, config.block_size, dtype=llama.dtype, device=llama.device)
         self._kernels = choose_kernels(attention, llama.config, llama.dtype, llama.device, config.max_num_seqs)
         graph_sizes, self._graphs = choose_sizes(cuda_graphs, self._kernels, llama.device, config.max_num_seqs)
+        mixed_graph_sizes = mixed_sizes(config.max_num_batched_tokens) if graph_sizes else ()
+        if mixed_graph_sizes:
+            self._graphs += f", and for up to {mixed_graph_sizes[-1]} tokens with a prompt"
         self.executor = TorchExecutor(
             llama,
             self.pool,
@@ -79,6 +83,7 @@ class ReferenceEngine:
             kernels=self._kernels,
             swap_blocks=config.swap_blocks,
             graph_sizes=graph_sizes,
+            mixed_graph_sizes=mixed_graph_sizes,
             max_blocks=-(-config.max_model_len // config.block_size),
         )
         self.warm_up()

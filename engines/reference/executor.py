@@ -16,6 +16,7 @@ from engines.reference.graphs import DecodeGraphs
 from engines.reference.kernels import Kernels
 from engines.reference.kernels.torch_kernels import TorchKernels
 from engines.reference.kv_pool import KVPool
+from engines.reference.mixed_graphs import MixedGraphs
 from engines.reference.model.llama import Llama, Tokens
 from engines.reference.staging import Send, Staging
 from engines.reference.swap import HostPool
@@ -65,10 +66,12 @@ class TorchExecutor:
         device: Device | None = None,
         swap_blocks: int = 0,
         graph_sizes: Sequence[int] = (),
+        mixed_graph_sizes: Sequence[int] = (),
         max_blocks: int = 0,
         buffers: int = MAX_STEPS_IN_FLIGHT,
     ) -> None:
-        """graph_sizes: batch sizes of the decode steps that are captured as graphs; max_blocks: of a row in them;
+        """graph_sizes: batch sizes of the decode steps that are captured as graphs; mixed_graph_sizes: numbers of
+        tokens of the steps with a prompt that are; max_blocks: of a row in them;
         buffers: steps whose columns may be on their way to the device before the host waits for one."""
         self._llama = llama
         self._pool = pool
@@ -86,11 +89,12 @@ class TorchExecutor:
         self._last_end_ns = 0  # as the host saw it
         self._device_time = DeviceTime()
         self._launched: deque[Launched] = deque()
-        self._graphs: DecodeGraphs | None = None
+        graphs = llama, pool, self._kernels, self._device, self._last_token
+        self._graphs: list[DecodeGraphs | MixedGraphs] = []  # the first that holds a step is taken
         if graph_sizes:
-            self._graphs = DecodeGraphs(
-                llama, pool, self._kernels, self._device, self._last_token, max_blocks=max_blocks, sizes=graph_sizes
-            )
+            self._graphs.append(DecodeGraphs(*graphs, max_blocks=max_blocks, sizes=graph_sizes))
+        if mixed_graph_sizes:
+            self._graphs.append(MixedGraphs(*graphs, max_blocks=max_blocks, sizes=mixed_graph_sizes))
 
     def restart(self) -> None:
         """For a new run: forgets the steps in flight of a run that was interrupted. The clock has started again."""
@@ -109,16 +113,15 @@ class TorchExecutor:
         main = self._device.main
         begin, end = main.event(timed=True), main.event(timed=True)
         batch = flatten(plan, self._pool.block_size, self._slot_tokens)
-        packed = None if self._graphs is None else self._graphs.pack(batch)
+        packed = next((one for graphs in self._graphs if (one := graphs.pack(batch)) is not None), None)
         begin.record()  # as late as possible: time in which the device waits for the host is not busy time
         began_ns = self._clock.now_ns()
         of_samples: IntArray | slice = slice(None)
         bucket_padding = 0
         with self._staging.step() as send:
             self._host.queue_moves(plan, send.now)
-            if self._graphs is not None and packed is not None:
-                tokens, of_samples = self._graphs.launch(packed, send), batch.sampled
-                bucket_padding = packed.size - packed.rows
+            if packed is not None:
+                tokens, of_samples, bucket_padding = packed.launch(send), packed.of_samples, packed.bucket_padding
             else:
                 tokens = self._launch_eager(batch, send)
         result = self._results[self._submitted % len(self._results)][: len(tokens)]

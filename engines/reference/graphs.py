@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,6 +30,7 @@ from engines.reference.kernels import Kernels
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.llama import Llama, Tokens
 from engines.reference.staging import Send
+from engines.scheduling.plan import IntArray
 from workloads.errors import CbbenchError
 
 IDS, POSITIONS, SLOT_MAPPING, LENGTHS, SLOTS, SAMPLING = range(6)  # rows of `inputs`; SAMPLING and those after it
@@ -64,10 +65,11 @@ def table_columns(max_blocks: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    rows: int
-    size: int  # of the bucket
-    columns: NDArray[np.uint8]  # the bytes that are copied
-    width: int  # table columns of this step
+    """A step that a graph holds, with its columns as the graph reads them, still on the host."""
+
+    launch: Callable[[Send], torch.Tensor]  # queues it; its tokens are on the device until the next launch runs
+    of_samples: IntArray | slice  # which of these tokens were sampled, in row order
+    bucket_padding: int  # tokens
 
 
 class DecodeGraphs:
@@ -117,15 +119,16 @@ class DecodeGraphs:
         inputs[SLOTS, batch.sampled] = batch.sample_slots
         inputs[SAMPLING:, batch.sampled] = batch.sampling
         columns[self._inputs_bytes :].view(np.int32).reshape(tables.shape)[:] = tables
-        return Packed(rows, self._sizes[bisect_left(self._sizes, rows)], columns, tables.shape[1])
+        size = self._sizes[bisect_left(self._sizes, rows)]
+        return Packed(partial(self._launch, size, columns, tables.shape), batch.sampled, size - rows)
 
-    def launch(self, packed: Packed, send: Send) -> torch.Tensor:
+    def _launch(self, size: int, columns: NDArray[np.uint8], of_tables: tuple[int, int], send: Send) -> torch.Tensor:
         """Queue the step. Returns its rows' tokens, on the device, valid until the next launch runs."""
-        rows, width, main = packed.rows, packed.width, self._device.main
-        arrived = send.now(packed.columns, self._arrived[: len(packed.columns)])
+        (rows, width), main = of_tables, self._device.main
+        arrived = send.now(columns, self._arrived[: len(columns)])
         tables = arrived[self._inputs_bytes :].view(torch.int32).view(rows, width)
         main.run(lambda: self._tables[:rows, :width].copy_(tables))
-        main.run(self._graphs[packed.size])
+        main.run(self._graphs[size])
         return self.tokens[:rows]
 
     @torch.inference_mode()

@@ -170,6 +170,9 @@ def test_the_table_shows_the_parts_that_lose_most() -> None:
     assert list(operators_table({"mixed 63+128": mixed}))[1:] == [
         "step mixed 63+128, launched one by one: 9.50 ms to launch, 8.25 ms of the device: it waits for the host"
     ]
+    mixed |= {"graph_launch_ms": 0.25, "graph_ms": 8.5, "graph_tokens": 192}
+    [_, line] = operators_table({"mixed 63+128": mixed})
+    assert line.endswith("it waits for the host; from a graph 0.25 ms to launch, 8.50 of the device")
     assert operators_headline({"256x512": {"skipped": "no time left for it"}}) == "no step was taken apart"
 
 

@@ -11,7 +11,7 @@ paged_attention(q, kv, tables, lengths, starts).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from numpy.typing import NDArray
@@ -25,6 +25,20 @@ if TYPE_CHECKING:
 Attend = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (q, one layer of the pool) -> like q
 Upload = Callable[[NDArray[Any]], torch.Tensor]  # an array's copy on the device, there when attention runs
 PrepareAttention = Callable[[Tables, IntArray, IntArray, torch.Tensor, Upload], Attend]
+
+
+class MixedRows(NamedTuple):
+    """The rows of a step on buffers of fixed address: those of one query, then the longer ones. Tables: [rows, blocks]
+
+    Row r of one query is token r; one of length 0 is none. Chunk i has the queries chunk_starts[i] up to
+    chunk_starts[i + 1], none where the two are equal, and the first of them comes behind the rows of one query.
+    """
+
+    decode_tables: torch.Tensor  # int32
+    decode_lengths: torch.Tensor  # int64[rows]
+    chunk_tables: torch.Tensor  # int32
+    chunk_lengths: torch.Tensor  # int32[rows]
+    chunk_starts: torch.Tensor  # int32[rows + 1]
 
 
 class Kernels(Protocol):
@@ -52,6 +66,14 @@ class Kernels(Protocol):
 
         The result, called with n, prepares a step of the first n rows from what the buffers hold when the step runs; a
         row of length 0 reads nothing and gives 0. Only where `captures`.
+        """
+        ...
+
+    def static_mixed(self, rows: int, blocks: int, pool: KVPool, heads: int) -> Callable[[MixedRows], Attend]:
+        """Attention for steps of up to `rows` rows of one query and as many chunks, of up to `blocks` blocks each.
+
+        The result, called with buffers, prepares a step from what they hold when it runs; tokens of no row get any
+        value. Only where `captures`.
         """
         ...
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from engines.reference import sampling
 from engines.reference.batch import fed
-from engines.reference.kernels import Attend, PrepareAttention, cpu
+from engines.reference.kernels import Attend, MixedRows, PrepareAttention, cpu
 from engines.reference.kv_pool import KVPool, write_kv
 from engines.reference.model.linear import Linear
 
@@ -25,6 +25,9 @@ class TorchKernels:
     def static_decode(
         self, tables: torch.Tensor, lengths: torch.Tensor, pool: KVPool, heads: int
     ) -> Callable[[int], Attend]:
+        raise NotImplementedError("rows are grouped by their lengths, on the host")
+
+    def static_mixed(self, rows: int, blocks: int, pool: KVPool, heads: int) -> Callable[[MixedRows], Attend]:
         raise NotImplementedError("rows are grouped by their lengths, on the host")
 
     def kv_index(self, slot_mapping: torch.Tensor, pool: KVPool) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engines.reference.batch import reached
+from engines.reference.batch import reached, rows_of_one
 from engines.reference.kernels import Upload
 from engines.reference.kernels.triton_decode import SPLIT, DecodeSplits, decode_attention, plan_splits
 from engines.reference.kernels.triton_prefill import prefill_attention
@@ -39,8 +39,7 @@ class EagerStep:
     ) -> None:
         """usual_rows: least rows of the scratch, whose size is a compile-time constant: fixed, it avoids compiling."""
         # A row of one query after longer rows is computed as a chunk of length 1: slower, but correct.
-        longer = np.flatnonzero(np.diff(starts) != 1)
-        self._decodes = n = int(longer[0]) if len(longer) else len(lengths)
+        self._decodes = n = rows_of_one(starts)
         self._chunks = len(lengths) - n
         self._rows = max(n, usual_rows)
         self._items = int((-(-lengths[:n] // SPLIT)).sum())

@@ -8,9 +8,10 @@ from functools import partial
 
 import torch
 
-from engines.reference.kernels import Attend, Upload, triton_fused, triton_sampling
+from engines.reference.kernels import Attend, MixedRows, Upload, triton_fused, triton_sampling
 from engines.reference.kernels.triton_attention import EagerStep
 from engines.reference.kernels.triton_decode import SHIPPED, SPLIT, DecodeSplits, Tuning, decode_attention, plan_splits
+from engines.reference.kernels.triton_prefill import prefill_attention
 from engines.reference.kv_pool import KVPool
 from engines.reference.model.linear import Linear
 from engines.scheduling.plan import IntArray, Tables
@@ -40,6 +41,15 @@ class TritonKernels:
         def step(n: int) -> Attend:
             plan_splits(splits, lengths[:n])
             return partial(_decode, tables=tables[:n], lengths=lengths[:n], splits=splits, tuning=self._tuning)
+
+        return step
+
+    def static_mixed(self, rows: int, blocks: int, pool: KVPool, heads: int) -> Callable[[MixedRows], Attend]:
+        splits = splits_for(rows, blocks, pool, heads)
+
+        def step(on: MixedRows) -> Attend:
+            plan_splits(splits, on.decode_lengths)
+            return partial(_mixed, rows=on, splits=splits, tuning=self._tuning)
 
         return step
 
@@ -101,3 +111,11 @@ def _decode(
     tuning: Tuning,
 ) -> torch.Tensor:
     return decode_attention(q, kv, tables, lengths, splits, tuning=tuning)
+
+
+def _mixed(q: torch.Tensor, kv: torch.Tensor, rows: MixedRows, splits: DecodeSplits, tuning: Tuning) -> torch.Tensor:
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    n = min(len(q), len(rows.decode_lengths))
+    decode = rows.decode_tables[:n], rows.decode_lengths[:n], splits, out[:n]
+    decode_attention(q[:n], kv, *decode, tuning)  # writes 0 to what belongs to a chunk, before the chunk is computed
+    return prefill_attention(q, kv, rows.chunk_tables, rows.chunk_lengths, rows.chunk_starts, out)

@@ -45,7 +45,8 @@ def prefill_attention(
     tiling: Tiling | None = None,
 ) -> torch.Tensor:
     """q: [queries, heads, head_dim]; kv: [blocks, 2, kv_heads, block_size, head_dim] of any strides but the last;
-    tables: [rows, blocks]; lengths: [rows]; starts: [rows + 1], from 0. Returns the shape of q.
+    tables: [rows, blocks]; lengths: [rows]; starts: [rows + 1]. Returns the shape of q; queries of no row keep what
+    `out` had.
     """
     heads, head_dim = q.shape[1:]
     kv_heads, block_size = kv.shape[2:4]
@@ -96,7 +97,7 @@ def _attend_chunks(
     first = tl.load(starts + row)
     count = tl.load(starts + row + 1) - first
     begin = (number - first // QUERIES - row) * QUERIES  # the tile's first query in its row
-    if begin >= count:
+    if begin >= count or begin < 0:  # none of its own, or in front of the first row
         return
     length = tl.load(lengths + row)
 

@@ -30,6 +30,8 @@ pytestmark = pytest.mark.slow  # the compiler takes its time
 FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 CPU = torch.device("cpu")
 ROWS = 8
+# The other known shapes have the kernels of one of these.
+MODELS = {name: SHAPES[name] for name in ("tiny", "smollm2-135m", "qwen3-0.6b", "llama-3.1-8b", "llama-3.1-70b")}
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +70,15 @@ def prefill(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, rows: 
     triton_prefill.prefill_attention(q, kv, int32(rows, rows), int32(rows), int32(rows + 1))
 
 
+def mixed(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype) -> None:
+    """The chunks of a step as a graph has them: q is part of qkv, and the tables are those of all slots."""
+    qkv = torch.zeros(64, kv_heads * (group + 2), head_dim, dtype=dtype)
+    kv = torch.zeros(2, 2, kv_heads, 16, head_dim, dtype=dtype)
+    triton_prefill.prefill_attention(
+        qkv[:, : kv_heads * group], kv, int32(2 * ROWS, 16)[ROWS:], int32(ROWS), int32(ROWS + 1)
+    )
+
+
 def rope(kv_heads: int, group: int, head_dim: int, dtype: torch.dtype, norm: bool = False, early: bool = False) -> None:
     qkv = torch.zeros(ROWS, kv_heads * (group + 2), head_dim, dtype=dtype)
     kv = torch.zeros(2, 2, kv_heads, 16, head_dim, dtype=dtype)
@@ -104,8 +115,7 @@ Variant = tuple[Any, str, Callable[[], None]]
 
 def attention_variants() -> Iterator[tuple[str, bool, bool, Variant]]:
     """(name, fast, has 16-bit products, what to record) for the kernels that attend"""
-    of_shape = {(c.kv_heads, c.heads // c.kv_heads, c.head_dim, BF16): name for name, c in reversed(SHAPES.items())}
-    models = {name: shape for shape, name in of_shape.items()}  # the first of those with the same kernels
+    models = {name: (c.kv_heads, c.heads // c.kv_heads, c.head_dim, BF16) for name, c in MODELS.items()}
     groups = {
         f"group {group}, head {head_dim}, {str(dtype)[6:]}": (2, group, head_dim, dtype)
         for group in (1, 3, 4, 7, 8)
@@ -120,12 +130,13 @@ def attention_variants() -> Iterator[tuple[str, bool, bool, Variant]]:
         if name not in alone:
             yield f"captured, {name}", fast, shape[3] != FP32, (triton_decode, "_attend", partial(captured, *shape[:4]))
         yield f"prefill, {name}", fast, shape[3] != FP32, (triton_prefill, "_attend_chunks", partial(prefill, *shape))
+    captured_too = models["llama-3.1-8b"]
+    yield "mixed, llama-3.1-8b", True, True, (triton_prefill, "_attend_chunks", partial(mixed, *captured_too))
 
 
 def other_variants() -> Iterator[tuple[str, bool, bool, Variant]]:
     """(name, fast, loads 16 bytes at a time, what to record) for the rest"""
-    for name in ("tiny", "smollm2-135m", "qwen3-0.6b", "llama-3.1-8b", "llama-3.1-70b"):  # others lie between these
-        c = SHAPES[name]
+    for name, c in MODELS.items():
         shape = (c.kv_heads, c.heads // c.kv_heads, c.head_dim)
         for dtype in (BF16, FP32) if name == "qwen3-0.6b" else (BF16,):
             fast = dtype == BF16 and name == "llama-3.1-8b"

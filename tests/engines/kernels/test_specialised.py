@@ -82,6 +82,7 @@ def test_after_the_warm_up_nothing_is_compiled(programs: set[Program], graphs: b
         kernels=TritonKernels(config.max_num_seqs),
         device=FakeDevice(clock) if graphs else CpuDevice(clock),
         graph_sizes=bucket_sizes(config.max_num_seqs) if graphs else (),
+        mixed_graph_sizes=(16, 48) if graphs else (),  # and up to 64 eager
         max_blocks=8,
     )
     for counts in warm_up_steps(config.max_num_seqs, config.max_num_batched_tokens):

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 from engines.loop import Clock
 from engines.reference import sampling
 from engines.reference.device import Work
-from engines.reference.kernels import Attend, oracles
+from engines.reference.kernels import Attend, MixedRows, oracles
 from engines.reference.kernels.torch_kernels import TorchKernels
 from engines.reference.kv_pool import KVPool
 
@@ -207,6 +207,27 @@ def _attend(q: torch.Tensor, kv: torch.Tensor, tables: torch.Tensor, lengths: to
 
 
 @torch.library.custom_op(
+    "cbbench_tests::attend_mixed",
+    mutates_args=(),
+    schema="(Tensor q, Tensor kv, Tensor[] rows) -> Tensor",
+)
+def _attend_mixed(q: torch.Tensor, kv: torch.Tensor, rows: list[torch.Tensor]) -> torch.Tensor:
+    on = MixedRows(*rows)
+    out = torch.full_like(q, float("nan"))  # of padding tokens: must reach no request
+    n = int((on.decode_lengths > 0).sum())
+    for tables, lengths, starts in (
+        (on.decode_tables[:n], on.decode_lengths[:n], torch.arange(n + 1)),
+        (on.chunk_tables, on.chunk_lengths, on.chunk_starts),
+    ):
+        real = int((starts.diff() > 0).sum())
+        columns = tables[:real].numpy(), lengths[:real].numpy(), starts[: real + 1].numpy()
+        attended = oracles.paged_attention(q, kv, *columns)
+        first, last = int(starts[0]), int(starts[real])
+        out[first:last] = attended[first:last]
+    return out
+
+
+@torch.library.custom_op(
     "cbbench_tests::sample",
     mutates_args=("out",),
     schema="(Tensor logits, Tensor columns, Tensor(a!) out) -> ()",
@@ -234,6 +255,16 @@ class OracleKernels(TorchKernels):
         def step(n: int) -> Attend:
             def attend(q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
                 attended: torch.Tensor = _attend(q, kv, tables[:n], lengths[:n])
+                return attended
+
+            return attend
+
+        return step
+
+    def static_mixed(self, rows: int, blocks: int, pool: KVPool, heads: int) -> Callable[[MixedRows], Attend]:
+        def step(on: MixedRows) -> Attend:
+            def attend(q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+                attended: torch.Tensor = _attend_mixed(q, kv, list(on))
                 return attended
 
             return attend

@@ -15,6 +15,7 @@ from engines.reference.executor import DeviceTime, Launched, TorchExecutor
 from engines.reference.graphs import bucket_sizes, choose_sizes
 from engines.reference.kernels import Kernels
 from engines.reference.kernels.torch_kernels import TorchKernels
+from engines.reference.mixed_graphs import LARGEST, mixed_sizes
 from engines.reference.model.llama import Llama
 from engines.reference.model.weights import load_model
 from engines.reference.staging import Staging
@@ -65,6 +66,7 @@ def executor_on(
         device=device,
         swap_blocks=config.swap_blocks,
         graph_sizes=bucket_sizes(config.max_num_seqs) if graphs else (),
+        mixed_graph_sizes=mixed_sizes(config.max_num_batched_tokens) if graphs else (),
         max_blocks=-(-config.max_model_len // config.block_size),
         buffers=buffers,
     )
@@ -95,7 +97,7 @@ def test_tokens_are_those_of_a_cpu(llama: Llama, expected: list[list[int]], name
     assert run.swapped == (name == "swapping")
     padding = run.ledger["bucket_padding_tokens"]
     assert padding.any() == graphs
-    assert not padding[run.ledger["prefill_pairs"] > 0].any()  # chunks run eager
+    assert padding[run.ledger["prefill_pairs"] > 0].any() == graphs
 
 
 @pytest.mark.parametrize("buffers", [1, 2])
@@ -227,6 +229,16 @@ def test_only_a_device_of_its_own_has_the_host_ahead(llama: Llama) -> None:
     assert not drive(on_host, config(), requests()).ledger["host_ahead_ns"].any()
 
 
+@pytest.mark.parametrize("most", [1, 7, 16, 17, 100, 512, 1000, 1024, 8192])
+def test_sizes_of_mixed_steps_waste_little_and_end_where_launches_no_longer_matter(most: int) -> None:
+    sizes = mixed_sizes(most)
+    assert sizes[-1] == min(most, LARGEST)
+    assert list(sizes) == sorted(set(sizes))
+    for tokens in range(16, sizes[-1] + 1):
+        padding = min(size for size in sizes if size >= tokens) - tokens
+        assert padding <= max(15, tokens // 8)
+
+
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 16, 20, 64, 100, 256, 300, 1000])
 def test_buckets_hold_1_and_all_slots_and_waste_little(most: int) -> None:
     sizes = bucket_sizes(most)
@@ -241,7 +253,8 @@ def test_buckets_hold_1_and_all_slots_and_waste_little(most: int) -> None:
 def test_graphs_are_captured_from_large_to_small(llama: Llama) -> None:
     device = FakeDevice(VirtualClock())
     executor_on(device, llama, config(max_num_seqs=5))
-    assert [work.args[0] for work in device.captured] == [5, 4, 2, 1]  # type: ignore[attr-defined]
+    sizes = [work.args[0] for work in device.captured]  # type: ignore[attr-defined]
+    assert sizes == [5, 4, 2, 1, *reversed(mixed_sizes(config().max_num_batched_tokens))]
 
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")

@@ -60,6 +60,7 @@ def test_the_tokens_are_those_of_the_cpu_path(mode: str, graphs: bool, depth: in
         kernels=TritonKernels(config.max_num_seqs, early=early),
         device=open_device(DEVICE, clock) if DEVICE.type == "cuda" or not depth else FakeDevice(clock, reruns=True),
         graph_sizes=(1, 5) if graphs else (),  # no step has five rows, so most are padded
+        mixed_graph_sizes=(16, 24) if graphs else (),
         max_blocks=4,
     )
     mine = requests()
