@@ -1,4 +1,4 @@
-"""Other ways to compute what a step computes, beside the shipped one: for whoever changes a kernel or its defaults.
+"""Other ways to compute what a step computes, beside the shipped one, for a change of a kernel or of its defaults.
 
     python benchmarks/gpu_variants.py [--budget-s 120] [--out runs/gpu_variants.json]
     python benchmarks/gpu_variants.py --device cpu --quick        the same stages at toy sizes

@@ -49,6 +49,8 @@ def operators_table(rows: Rows) -> Iterator[str]:
             lost = "" if one["lost_us"] is None else f"; loses {one['lost_us']:,.0f} µs a step"
             yield f"  {name:10} {one['count']:3d} x {one['us']:8.1f} µs{floor}{lost}"
     for name, one in rows.items():
+        if name.startswith("pdl "):
+            yield f"step {name[4:]} with --attention triton-pdl: {one['us']:,.0f} µs, {one['gain']:+.1%} as fast"
         if name.startswith("mixed ") and "launch_ms" in one:
             yield ""
             waits = ": it waits for the host" if one["launch_bound"] else ""

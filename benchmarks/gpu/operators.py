@@ -18,10 +18,11 @@ from benchmarks.gpu.floor import decode_operators, floor_s
 from benchmarks.gpu.parts import DecodeStep
 from benchmarks.gpu.replays import Replays, Timing
 from benchmarks.gpu.setting import Row, Task
-from engines.reference.kernels.choose import choose_kernels
+from engines.reference.kernels.choose import PDL_FROM, choose_kernels
 from engines.reference.model.config import ModelConfig
 
 CELL_S = 3.0  # what a cell takes at most; it is not begun with less left
+LARGEST_ERROR = 1e-2  # |difference| / |logits|, of 16-bit numbers
 CALLS = 64  # in a graph at least, of a part that is short: beside one call its start would show
 
 Numbers = dict[str, Any]
@@ -46,10 +47,29 @@ def run(task: Task) -> Iterator[Row]:
             step = DecodeStep(llama, pool, kernels, rows=rows, context=middle)
             floors_us = _floors_us(task, llama.config, rows, middle + 1, llama.dtype.itemsize)
             engine = task.results.get("decode", {}).get(f"{setting.large} {cell}", {})
-            yield from ((f"{cell} {name}", one) for name, one in _timed(step, replays, floors_us, engine))
+            timed = dict(_timed(step, replays, floors_us, engine))
+            yield from ((f"{cell} {name}", one) for name, one in timed.items())
+            if _launches_early(llama.device):
+                early = choose_kernels("triton-pdl", llama.config, llama.dtype, llama.device, rows)
+                afresh = (DecodeStep(llama, pool, one, rows=rows, context=middle) for one in (kernels, early))
+                yield f"pdl {cell}", compared(*afresh, replays, timed["step"]["graph_us"])
     if task.left_s() > CELL_S or setting.quick:
         kernels = choose_kernels("auto", llama.config, llama.dtype, llama.device, setting.mixed_cells[0][0] + 1)
         yield from mixed.rows(setting, llama, pool, kernels)
+
+
+def _launches_early(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= PDL_FROM
+
+
+@torch.inference_mode()
+def compared(usual: DecodeStep, early: DecodeStep, replays: Replays, graph_us: float) -> Numbers:
+    """A step whose kernels start while the previous ones end, against the usual one, both at their first step.
+    graph_us: of the usual one."""
+    expected, logits = usual.whole().float(), early.whole().float()
+    error = float((logits - expected).norm() / expected.norm())
+    us = replays.each([early.whole], passes=1).us
+    return {"us": us, "gain": graph_us / us - 1, "error": error, "ok": error <= LARGEST_ERROR}
 
 
 def _floors_us(task: Task, config: ModelConfig, rows: int, context: int, item_bytes: int) -> dict[str, float]:

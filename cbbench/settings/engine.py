@@ -152,18 +152,19 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     attention: Annotated[
-        Literal["auto", "torch", "triton", "flashinfer"],
+        Literal["auto", "torch", "triton", "triton-pdl", "flashinfer"],
         Meta(
-            description="Kernels of a step: torch, or on a GPU triton; flashinfer: triton, with attention by "
-            "FlashInfer and without CUDA graphs. Default: auto, triton where it can run.",
+            description="Kernels of a step: torch, or on a GPU triton; triton-pdl: each starts while the one before it "
+            "ends (Hopper on); flashinfer: triton, with attention by FlashInfer and without CUDA graphs. Default: "
+            "auto, triton where it can run.",
             extra=_of_engine("KIND", engines=REFERENCE, served=True),
         ),
     ] = "auto"
     cuda_graphs: Annotated[
         bool | None,
         Meta(
-            description="Replay steps that only decode from CUDA graphs, one per number of rows. Default: on a GPU "
-            "with triton.",
+            description="Replay steps from CUDA graphs: those that only decode, one per number of rows, and those of "
+            "up to 1,024 tokens. Default: on a GPU with triton.",
             extra=_of_engine(engines=REFERENCE, served=True),
         ),
     ] = None

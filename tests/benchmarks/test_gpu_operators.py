@@ -187,6 +187,24 @@ def test_a_mixed_step_is_the_engines_and_writes_where_the_plan_says() -> None:
     assert changed.nonzero().flatten().tolist() == [2, 4, 6, 7]  # decodes write to their second, a prompt to its first
 
 
+def test_a_step_with_other_kernels_is_compared_before_it_is_timed() -> None:
+    model = driving.build("tiny", "cpu", "fp32")
+    pool = driving.filled_pool(model, driving.blocks_for(3, 21))
+
+    class Wrong(TorchKernels):
+        def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+            return super().silu_mul(gate_up) * 1.5
+
+    def found(kernels: TorchKernels) -> dict[str, Any]:
+        usual, other = (DecodeStep(model.llama, pool, one, rows=3, context=20) for one in (TorchKernels(), kernels))
+        return operators.compared(usual, other, Replays(torch.device("cpu")), graph_us=100.0)
+
+    right = found(TorchKernels())
+    assert (right["ok"], right["error"]) == (True, 0.0)
+    assert right["gain"] == pytest.approx(100.0 / right["us"] - 1)
+    assert not found(Wrong())["ok"]
+
+
 def test_what_the_pool_has_no_room_for_is_left_out() -> None:
     model = driving.build("tiny", "cpu", "fp32")
     pool = driving.filled_pool(model, driving.blocks_for(4, 21) - 1)

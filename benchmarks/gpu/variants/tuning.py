@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from benchmarks.gpu import interpreter
-from benchmarks.gpu.driving import BLOCK_SIZE, blocks_for, build, filled_pool, release
-from benchmarks.gpu.parts import DecodeStep, tables_of
+from benchmarks.gpu.driving import BLOCK_SIZE, blocks_for, release
+from benchmarks.gpu.parts import tables_of
 from benchmarks.gpu.replays import Replays
 from benchmarks.gpu.setting import Row, Skip, Task
 from benchmarks.gpu.variants.choice import over_all
@@ -30,7 +30,6 @@ PASSES = 4  # over them in a graph
 CALLS = 64  # in a graph of a kernel that is short
 ROW_S = 4.0
 PROMPTS = (8, 1024)  # rows, tokens each
-STEP = (64, 512)  # rows, context
 
 # split, tile, stages, programs per multiprocessor, warps. The list is of those that the compiler fits: 72 KB of shared
 # memory a program for three stages of 64, so 3 of them; 37 KB for three of 32, so 5; and so on.
@@ -61,8 +60,6 @@ def run(task: Task) -> Iterator[Row]:
     if task.setting.device == "cpu" and (problem := interpreter.why_not()):
         raise Skip(problem)
     bench = Bench(task)
-    if bench.launches_early:
-        yield "whole step", bench.row(bench.whole_step, *STEP)
     cells = {f"decode attention {rows}x{context}": (rows, context) for rows, context in task.setting.tuning_cells}
     found = {}
     for name, cell in cells.items():
@@ -95,24 +92,6 @@ class Bench:
             return {"skipped": "no time left for it"}
         release(self._device)
         return tried(self._task, self._replays, *kernel(*size))
-
-    @property
-    def launches_early(self) -> bool:
-        return self._device.type == "cuda" and torch.cuda.get_device_capability(self._device) >= (9, 0)
-
-    def whole_step(self, rows: int, context: int) -> Compared:
-        """The whole model, each kernel launched after the previous one has ended or while it ends."""
-        from engines.reference.kernels.triton_kernels import TritonKernels
-
-        model = build(self._task.setting.large, self._device.type)
-        pool = filled_pool(model, blocks_for(rows, context + 1))
-
-        def way(early: bool) -> Way:
-            kernels = TritonKernels(rows, early=early)
-            step, other = (DecodeStep(model.llama, pool, kernels, rows=rows, context=context) for _ in range(2))
-            return Way(other.whole, [step.whole])  # a step feeds the next one what it sampled
-
-        return way(False), {"launched early": partial(way, True)}, 1
 
     def decode_attention(self, rows: int, context: int) -> Compared:
         from engines.reference.kernels.triton_decode import SHIPPED, Tuning, decode_attention, plan_splits

@@ -1,4 +1,4 @@
-"""Which kernels a runtime uses: the setting `attention`, auto, torch, triton or flashinfer."""
+"""Which kernels a runtime uses: the setting `attention`, auto, torch, triton, triton-pdl or flashinfer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from engines.reference.kernels.torch_kernels import TorchKernels
 from engines.reference.model.config import ModelConfig
 from workloads.errors import CbbenchError
 
+PDL_FROM = (9, 0)  # compute capability with programmatic dependent launch
 INSTALLED_BY = {"flashinfer": "cbbench[flashinfer]", "triton": "cbbench[gpu]"}
 
 
@@ -35,8 +36,11 @@ def choose_kernels(
         return flashinfer_kernels.FlashInferKernels(config, device, max_num_seqs, flashinfer_kernels.load())
     from engines.reference.kernels import triton_attention, triton_kernels
 
+    early = name == "triton-pdl"
+    if early and torch.cuda.get_device_capability(device) < PDL_FROM:
+        raise CbbenchError("attention", "triton-pdl needs compute capability 9.0 (Hopper) or later; take triton")
     if problem := triton_attention.why_not(config.heads, config.kv_heads, config.head_dim):
         if name == "auto":
             return TorchKernels(because=problem)
         raise CbbenchError("attention", f"{problem} (torch takes any)")
-    return triton_kernels.TritonKernels(max_num_seqs)
+    return triton_kernels.TritonKernels(max_num_seqs, early=early)

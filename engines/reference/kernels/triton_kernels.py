@@ -18,7 +18,6 @@ from engines.scheduling.plan import IntArray, Tables
 
 
 class TritonKernels:
-    name = "triton: paged kernels, split over KV"
     captures = True
 
     def __init__(self, max_num_seqs: int, *, early: bool = False) -> None:
@@ -26,6 +25,7 @@ class TritonKernels:
         start while the previous ones still end (compute capability 9.0)."""
         self._rows = max_num_seqs
         self._early = early
+        self.name = "triton: paged kernels, split over KV" + (", launched early" if early else "")
         self._tuning = replace(SHIPPED, early=early)
 
     def prepare(

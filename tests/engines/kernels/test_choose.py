@@ -38,3 +38,17 @@ def test_known_shapes_are_tiled(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     pytest.importorskip("triton", reason="triton is not installed: the GPU kernels go unchecked")
     monkeypatch.setattr(choose, "find_spec", lambda name: True)
     assert not isinstance(choose_kernels("auto", SHAPES[name], torch.bfloat16, CUDA, 8), TorchKernels)
+
+
+@pytest.mark.parametrize(("capability", "allowed"), [((8, 0), False), ((8, 9), False), ((9, 0), True), ((10, 0), True)])
+def test_kernels_that_start_early_need_a_gpu_that_can(
+    capability: tuple[int, int], allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton", reason="triton is not installed: the GPU kernels go unchecked")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(choose, "find_spec", lambda name: True)
+    if allowed:
+        assert "launched early" in choose_kernels("triton-pdl", SHAPES["tiny"], torch.bfloat16, CUDA, 8).name
+        return
+    with pytest.raises(CbbenchError, match=r"^attention: triton-pdl needs compute capability 9.0"):
+        choose_kernels("triton-pdl", SHAPES["tiny"], torch.bfloat16, CUDA, 8)

@@ -110,11 +110,13 @@ def sample(vocab: int, dtype: torch.dtype) -> None:
     triton_sampling.sample(logits, torch.zeros(5, ROWS, dtype=torch.int64))
 
 
+# The product of a tile of 128 rows.
+OF_CHUNKS = {80: "mma.sync.aligned.m16n8k16", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
 Variant = tuple[Any, str, Callable[[], None]]
 
 
-def attention_variants() -> Iterator[tuple[str, bool, bool, Variant]]:
-    """(name, fast, has 16-bit products, what to record) for the kernels that attend"""
+def attention_variants() -> Iterator[tuple[str, bool, Variant]]:
+    """(name, has 16-bit products, what to record) for the kernels that attend"""
     models = {name: (c.kv_heads, c.heads // c.kv_heads, c.head_dim, BF16) for name, c in MODELS.items()}
     groups = {
         f"group {group}, head {head_dim}, {str(dtype)[6:]}": (2, group, head_dim, dtype)
@@ -125,40 +127,41 @@ def attention_variants() -> Iterator[tuple[str, bool, bool, Variant]]:
     # An argument of value 1 is a constant to Triton, and another program.
     alone = {"one row": (2, 4, 64, BF16, 1)}
     for name, shape in {**models, **groups, **alone}.items():
-        fast = name in ("smollm2-135m", "llama-3.1-8b", "one row")
-        yield f"decode, {name}", fast, shape[3] != FP32, (triton_decode, "_attend", partial(decode, *shape))
+        yield f"decode, {name}", shape[3] != FP32, (triton_decode, "_attend", partial(decode, *shape))
         if name not in alone:
-            yield f"captured, {name}", fast, shape[3] != FP32, (triton_decode, "_attend", partial(captured, *shape[:4]))
-        yield f"prefill, {name}", fast, shape[3] != FP32, (triton_prefill, "_attend_chunks", partial(prefill, *shape))
+            yield f"captured, {name}", shape[3] != FP32, (triton_decode, "_attend", partial(captured, *shape[:4]))
+        yield f"prefill, {name}", shape[3] != FP32, (triton_prefill, "_attend_chunks", partial(prefill, *shape))
     captured_too = models["llama-3.1-8b"]
-    yield "mixed, llama-3.1-8b", True, True, (triton_prefill, "_attend_chunks", partial(mixed, *captured_too))
+    yield "mixed, llama-3.1-8b", True, (triton_prefill, "_attend_chunks", partial(mixed, *captured_too))
 
 
-def other_variants() -> Iterator[tuple[str, bool, bool, Variant]]:
-    """(name, fast, loads 16 bytes at a time, what to record) for the rest"""
+def other_variants() -> Iterator[tuple[str, bool, Variant]]:
+    """(name, loads 16 bytes at a time, what to record) for the rest"""
     for name, c in MODELS.items():
         shape = (c.kv_heads, c.heads // c.kv_heads, c.head_dim)
         for dtype in (BF16, FP32) if name == "qwen3-0.6b" else (BF16,):
-            fast = dtype == BF16 and name == "llama-3.1-8b"
             label = f"{name}, {str(dtype)[6:]}"
             wide = name != "tiny"
-            yield f"norm, {label}", fast, wide, (triton_fused, "_rms_norm", partial(norm, c.d_model, dtype, False))
-            yield f"add norm, {label}", fast, wide, (triton_fused, "_rms_norm", partial(norm, c.d_model, dtype, True))
-            yield f"embed, {label}", fast, wide, (triton_fused, "_embed", partial(embed, c.d_model, dtype))
-            yield f"silu, {label}", fast, True, (triton_fused, "_silu_mul", partial(silu, c.ffn, dtype))
+            yield f"norm, {label}", wide, (triton_fused, "_rms_norm", partial(norm, c.d_model, dtype, False))
+            yield f"add norm, {label}", wide, (triton_fused, "_rms_norm", partial(norm, c.d_model, dtype, True))
+            yield f"embed, {label}", wide, (triton_fused, "_embed", partial(embed, c.d_model, dtype))
+            yield f"silu, {label}", True, (triton_fused, "_silu_mul", partial(silu, c.ffn, dtype))
             # One warp for one token: narrow loads, but whole lines of memory.
             rotate = partial(rope, *shape, dtype, c.qk_norm)
-            yield f"rope, {label}", fast, False, (triton_fused, "_rope_and_write", rotate)
-            yield f"sample, {label}", fast, True, (triton_sampling, "_sample", partial(sample, c.vocab, dtype))
-            yield f"merge, {label}", fast, True, (triton_decode, "_merge", partial(decode, *shape, dtype))
-    yield "plan", True, False, (triton_decode, "_plan", partial(decode, 2, 4, 64, BF16))
-    yield "plan, captured", True, False, (triton_decode, "_plan", partial(captured, 2, 4, 64, BF16))
+            yield f"rope, {label}", False, (triton_fused, "_rope_and_write", rotate)
+            yield f"sample, {label}", True, (triton_sampling, "_sample", partial(sample, c.vocab, dtype))
+            yield f"merge, {label}", True, (triton_decode, "_merge", partial(decode, *shape, dtype))
+    yield "plan", False, (triton_decode, "_plan", partial(decode, 2, 4, 64, BF16))
+    yield "plan, captured", False, (triton_decode, "_plan", partial(captured, 2, 4, 64, BF16))
 
 
-def parameters(variants: Iterator[tuple[str, bool, bool, Variant]]) -> list[Any]:
+def on_each(variants: Iterator[tuple[str, bool, Variant]]) -> list[Any]:
+    """On sm_100 the kernels of one model, elsewhere all."""
     return [
-        pytest.param(expected, variant, id=name, marks=() if fast else pytest.mark.slow)
-        for name, fast, expected, variant in variants
+        pytest.param(capability, expected, variant, id=f"{name}-{capability}")
+        for name, expected, variant in variants
+        for capability in (80, 90, 100)
+        if capability < 100 or "llama-3.1-8b" in name
     ]
 
 
@@ -171,10 +174,9 @@ def build(variant: Variant, capability: int, scratch: Path, monkeypatch: pytest.
     return result
 
 
-@pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize(("products", "variant"), parameters(attention_variants()))
+@pytest.mark.parametrize(("capability", "products", "variant"), on_each(attention_variants()))
 def test_attention(
-    products: bool, variant: Variant, capability: int, scratch: Path, monkeypatch: pytest.MonkeyPatch
+    capability: int, products: bool, variant: Variant, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = build(variant, capability, scratch, monkeypatch)
     constants = recorded(*variant).arguments
@@ -184,8 +186,8 @@ def test_attention(
     if tile_bytes >= 2 * 16 * result.threads:
         assert "cp.async.cg.shared.global" in result.ptx  # 16 bytes a thread
     if products:
-        wide = capability >= 90 and variant[1] == "_attend_chunks"
-        assert ("wgmma.mma_async" if wide else "mma.sync.aligned.m16n8k16") in result.ptx
+        instruction = OF_CHUNKS[capability] if variant[1] == "_attend_chunks" else "mma.sync.aligned.m16n8k16"
+        assert instruction in result.ptx
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-0.6b"])
@@ -224,10 +226,9 @@ def test_the_likeliest_token_is_looked_for_with_several_loads_in_flight(
     assert max(rounds) >= 2 * 4
 
 
-@pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize(("wide", "variant"), parameters(other_variants()))
+@pytest.mark.parametrize(("capability", "wide", "variant"), on_each(other_variants()))
 def test_the_rest(
-    wide: bool, variant: Variant, capability: int, scratch: Path, monkeypatch: pytest.MonkeyPatch
+    capability: int, wide: bool, variant: Variant, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = build(variant, capability, scratch, monkeypatch)
     if wide:
