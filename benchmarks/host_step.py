@@ -57,7 +57,7 @@ class IdleDevice:
     overlaps = True
 
     def __init__(self, clock: Clock) -> None:
-        self.main = self.side = IdleStream(clock)
+        self.main = self.side = self.uploads = IdleStream(clock)
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.zeros(tuple(shape), dtype=dtype)

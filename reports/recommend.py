@@ -6,25 +6,13 @@ from collections.abc import Collection, Sequence
 from math import inf
 
 from reports.curves import CurvePoint, bend, label_of, latency_of_knee, merge, neighbours, short_label, sized
+from reports.devices import unequal_devices
 from reports.limits import limit_of, milliseconds
 from reports.schema import SlaResult
 from reports.sweep_schema import Point, Recommendation
 
 NEAR_BEST = 0.95  # of the best throughput: the difference is within the noise of single runs
 ALIKE = 0.99  # of the best throughput: taken as equal
-
-TWO_DEVICES = (
-    "true is predicted on two devices, one for prefill and one for decode, and false on one. For an equal comparison "
-    "give false half of the load, as two replicas get half of the requests each (docs/disaggregation.md)."
-)
-
-
-def unequal_devices(params: Sequence[str], points: Sequence[Point]) -> bool:
-    """Whether some points of a sweep of `disaggregate` have two devices and others one, as simulated ones have."""
-    if "disaggregate" not in params:
-        return False
-    at = params.index("disaggregate")
-    return {one.values[at] for one in points if one.error is None and one.prediction} == {True, False}
 
 
 def recommend(

@@ -1,7 +1,8 @@
 """Device: streams, asynchronous copies, events and graphs, with the same interface on a CPU and on a GPU.
 
     host      plan n+1 │ upload │ launch │ wait for n ....│ plan n+2 │
-    main      ├ copy ├──────── step n ────────┤ copy ├─── step n+1 ───
+    uploads            ├ copy ┤
+    main      ├──────────────── step n ───────┤├──────── step n+1 ────
     side      │            ├─ swap: pinned host memory ◄─► device ─┤
 
 A stream runs its work in order, and usually after the host has continued. So the host may overwrite a pinned buffer
@@ -72,6 +73,11 @@ class Device(Protocol):
         ...
 
     @property
+    def uploads(self) -> Stream:
+        """The stream of the columns of the next step."""
+        ...
+
+    @property
     def overlaps(self) -> bool:
         """Whether the host continues while the device works."""
         ...
@@ -91,7 +97,7 @@ class CpuDevice:
     overlaps = False
 
     def __init__(self, clock: Clock) -> None:
-        self.main = self.side = _CpuStream(clock)
+        self.main = self.side = self.uploads = _CpuStream(clock)
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(tuple(shape), dtype=dtype)
@@ -142,11 +148,14 @@ class CudaDevice:
     overlaps = True
 
     def __init__(self, device: torch.device, clock: Clock) -> None:
-        self.main = _CudaStream(torch.cuda.current_stream(device), clock)
-        self.side = _CudaStream(torch.cuda.Stream(device), clock)  # type: ignore[no-untyped-call]
-        # A third stream: cuBLAS has a workspace for each stream, and a graph keeps that of the stream it was captured
-        # on. Two engines that run at the same time must not share one.
-        self._capturing = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        main = torch.cuda.current_stream(device)
+        self.main, self.side, self.uploads = (
+            _CudaStream(stream, clock)
+            for stream in (main, torch.cuda.Stream(device), torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        )
+        # A stream of its own: cuBLAS has a workspace for each stream, and a graph keeps that of the stream it was
+        # captured on. Two engines that run at the same time must not share one. Its kernels keep the priority too.
+        self._capturing = torch.cuda.Stream(device, priority=main.priority)  # type: ignore[no-untyped-call]
         self._graph_memory: Any = None  # one pool for all graphs, which never replay at the same time
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

@@ -45,6 +45,7 @@ from workloads.prompts import Prompts
 from workloads.source import PlanSource
 
 Result = TypeVar("Result")
+HIGH_PRIORITY = -1  # of a CUDA stream; the usual one is 0
 
 
 class DisaggregatedReferenceEngine:
@@ -71,8 +72,8 @@ class DisaggregatedReferenceEngine:
         self._prompt_seed = prompt_seed
         self.clock = WallClock()
 
-        def instance(scheduler: SchedulerConfig) -> ReferenceEngine:
-            with _own_stream(model.llama.device):
+        def instance(scheduler: SchedulerConfig, priority: int) -> ReferenceEngine:
+            with _own_stream(model.llama.device, priority):
                 return ReferenceEngine(
                     model,
                     scheduler,
@@ -90,7 +91,8 @@ class DisaggregatedReferenceEngine:
         if left_bytes > 0:  # otherwise the decode instance raises the error, about `kv_blocks`
             where = "are free beside the decode instance's"
             require_memory("prefill_kv_blocks", config.prefill.kv_blocks, block_bytes, left_bytes, where)
-        self._prefill, self._decode = instance(config.prefill), instance(config.decode)
+        # A decode step must not wait behind the blocks of a prefill step that are not running yet.
+        self._prefill, self._decode = instance(config.prefill, 0), instance(config.decode, HIGH_PRIORITY)
 
     def run(self, plan: RequestPlan, pacing: Pacing, observer: Observer) -> RunRecord:
         prompts = Prompts(plan, self._model.checkpoint.prompt_ids, self._prompt_seed)
@@ -137,13 +139,13 @@ class DisaggregatedReferenceEngine:
 
 
 @contextmanager
-def _own_stream(device: torch.device) -> Iterator[None]:
+def _own_stream(device: torch.device, priority: int) -> Iterator[None]:
     """On a GPU, what is created in the block computes on a stream of its own."""
     if device.type != "cuda":
         yield
         return
     torch.cuda.synchronize(device)  # the weights were copied on another stream
-    with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(torch.cuda.Stream(device, priority=priority)):  # type: ignore[no-untyped-call]
         yield
 
 

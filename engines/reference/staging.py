@@ -1,13 +1,13 @@
-"""Staging: uploads the columns of a step through a ring of pinned buffers.
+"""Staging: uploads the columns of a step through a ring of pinned buffers, while the step before still runs.
 
-    step     n          n+1        n+2  ── waits for the event of step n ──┐
-    buffer   0          1          0                                       │
-             write ► copy ► event  ────────────────────────────────────────┘
+    step      n          n+1        n+2  ── waits for the end of step n ──┐
+    buffer    0          1          0                                     │
+              write ► copy to its twin on the device ► event ──┐          │
+    main                                                       └► step n ─┘
 
 Each pinned buffer has a twin on the device. All columns of a step go in one copy, as a copy costs host and device some
-us whatever its size. The copy is asynchronous, so the host may reach a buffer that the device has not read yet: the
-event behind the last copy out of a buffer tells when it may be written again. The twin needs no event: `main` alone
-writes and reads it, in order.
+us whatever its size. It runs on a stream of its own, so that it is done when the step before ends; `main` waits for its
+event. Both buffers may be written again once `main` has passed the event behind the step.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _AT_ONCE = _AtOnce()
 class _Buffer:
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._read: Event = device.main.event()  # recorded behind the last copy out of this buffer
+        self._read: Event = device.main.event()  # recorded behind the step that reads this buffer
         self._allocate(FIRST_BYTES)
 
     def begin(self) -> None:
@@ -98,18 +98,19 @@ class _Buffer:
     def go(self) -> None:
         if self._gone < self._used:
             part = slice(self._gone, self._used)
-            self._device.main.copy(self._on_device[part], self._pinned[part])
+            uploads = self._device.uploads
+            uploads.copy(self._on_device[part], self._pinned[part])
+            landed = uploads.event()
+            landed.record()
+            self._device.main.wait(landed)
             self._gone = self._used
 
     def now(self, array: NDArray[Any], into: torch.Tensor | None = None) -> torch.Tensor:
-        if into is None:
-            into = self(array)
-            self.go()
-            return into
+        landed = self(array)
         self.go()
-        part = self._place(array)
-        self._gone = self._used
-        self._device.main.copy(into, _like(array, self._pinned[part]))
+        if into is None:
+            return landed
+        self._device.main.copy(into, landed)
         return into
 
     def _place(self, array: NDArray[Any]) -> slice:
@@ -130,7 +131,8 @@ class _Buffer:
 
     def _allocate(self, size: int) -> None:
         self._pinned = self._device.pinned((size,), torch.uint8)
-        self._on_device = self._device.main.empty((size,), torch.uint8)
+        self._on_device = self._device.uploads.empty((size,), torch.uint8)
+        self._device.main.uses(self._on_device)
 
 
 def _like(array: NDArray[Any], memory: torch.Tensor) -> torch.Tensor:

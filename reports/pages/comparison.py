@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reports.devices import note_of_runs
 from reports.document import Block, Figure, Figures, Report, Section, Table, Text, Tone
 from reports.pages.details import (
     capital,
@@ -66,6 +67,8 @@ def result_blocks(first: ReportedRun, second: ReportedRun, same: bool) -> list[B
         blocks.append(Text(DIFFERENT_WORK, "bad"))
     elif first.run.workload.prompts_sha256 != second.run.workload.prompts_sha256:
         blocks.append(Text(DIFFERENT_PROMPTS, "unsure"))
+    if (note := note_of_runs([first.run.engine, second.run.engine])) is not None:
+        blocks.append(Text(note, "unsure"))
     for one in (first, second):
         blocks += warnings_of(one.run, one.label)
     blocks += [Text(lead(first, second), lead=True), ratio_figures(first, second)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reports.curves import CurvePoint, label_of, merge, short_label, tenants_of
+from reports.devices import note_of_sweep
 from reports.document import Block, Figure, Figures, Report, Section, Table, Text, Tone
 from reports.limits import unused_slots
 from reports.pages.details import capital, configuration, definition_section, environment, workload_title
 from reports.pages.evidence import evidence
 from reports.pages.sweep_charts import curve_charts, gain_charts
-from reports.recommend import TWO_DEVICES, unequal_devices
 from reports.render.formatting import MISSING, number, share
 from reports.reported_run import ReportedRun
 from reports.sweep_schema import Point, SweepFile
@@ -108,8 +108,8 @@ def point_blocks(sweep: SweepFile, curve: Sequence[CurvePoint]) -> list[Block]:
     )
     reasons = [(one.label, one.point.error or one.point.why or "") for one in curve]
     blocks: list[Block] = [table]
-    if unequal_devices(sweep.params, sweep.points):
-        blocks.append(Text(TWO_DEVICES, "unsure"))
+    if (note := note_of_sweep(sweep.params, sweep.points)) is not None:
+        blocks.append(Text(note, "unsure"))
     if (idle := unused_slots(sweep)) is not None:
         blocks.append(Text(idle))
     if any(why for _, why in reasons):

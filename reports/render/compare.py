@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from engines.request_table import RequestRow
+from reports.devices import note_of_runs
 from reports.percentiles import Percentiles
 from reports.record_differences import Changed, most_changed, took_ns
 from reports.regression import Measured
@@ -109,6 +110,8 @@ def side_by_side(
         parts.append(Text(DIFFERENT_WORK, "bold red"))
     elif len({run.workload.prompts_sha256 for run in runs}) > 1:
         parts.append(Text(DIFFERENT_PROMPTS, "bold yellow"))
+    if (note := note_of_runs([run.engine for run in runs])) is not None:
+        parts.append(Text(note, "yellow"))
     parts += [
         Text(f"{name}: {run.engine.prediction}", "yellow")
         for name, run in zip(names, runs, strict=True)

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from reports.curves import CurvePoint, bend, label_of, latency_of_knee, merge, series, short_label
+from reports.devices import note_of_sweep
 from reports.limits import unused_slots
-from reports.recommend import TWO_DEVICES, unequal_devices
 from reports.render.sweep_plots import NAMES, sweep_plots
 from reports.render.sweep_tables import modes_view, sweep_table, tenants_table
 from reports.render.table import Table
@@ -28,8 +28,8 @@ def sweep_view(sweep: SweepFile, *, width: int = 100, charts: bool = True) -> Re
     predictions = dict.fromkeys(one.prediction for one in sweep.points if one.prediction)
     parts: list[RenderableType] = [Text(one, "yellow") for one in predictions]
     parts += [sweep_table(sweep, width=width)]
-    if unequal_devices(sweep.params, sweep.points):
-        parts.append(Text(TWO_DEVICES, "yellow"))
+    if (note := note_of_sweep(sweep.params, sweep.points)) is not None:
+        parts.append(Text(note, "yellow"))
     parts.append(Text())
     if (tenants := tenants_table(sweep)) is not None:
         parts += [tenants, Text()]

@@ -44,6 +44,7 @@ class FakeDevice:
         self._reruns = reruns
         self.main = FakeStream(self)
         self.side = FakeStream(self, eager=eager_side)
+        self.uploads = FakeStream(self, eager=eager_side)
         self.captured: list[Work] = []
         self.capturing = False
         self.pinned_bytes = 0

@@ -132,15 +132,18 @@ def test_a_buffer_is_not_written_before_the_copies_out_of_it_have_run() -> None:
         assert last.tolist() == [-step] * 4
 
 
-def test_all_columns_of_a_step_cross_in_one_copy(llama: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One in, and one out: the tokens. A copy costs some us whatever it carries."""
+@pytest.mark.parametrize("graphs", [False, True], ids=["eager", "graphs"])
+def test_all_columns_of_a_step_cross_in_one_copy(llama: Llama, graphs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in, beside the step before, and one out: the tokens. A copy costs some us whatever it carries. A graph's
+    columns then go to its own memory, on the device."""
     device = FakeDevice(VirtualClock())
-    executor = executor_on(device, llama, config())
-    copies: list[torch.Size] = []
+    executor = executor_on(device, llama, config(), graphs=graphs)
+    copies: list[FakeStream] = []
     copy = FakeStream.copy
-    monkeypatch.setattr(FakeStream, "copy", lambda self, to, of: (copies.append(to.shape), copy(self, to, of))[1])
-    run = drive(executor, config(), requests(), depth=1)
-    assert len(copies) == 2 * len(run.plans)
+    monkeypatch.setattr(FakeStream, "copy", lambda self, to, of: (copies.append(self), copy(self, to, of))[1])
+    steps = len(drive(executor, config(), requests(), depth=1).plans)
+    assert copies.count(device.uploads) == steps
+    assert copies.count(device.main) == steps * (2 if graphs else 1)
 
 
 def test_a_captured_graph_runs_no_python_and_waits_for_nothing() -> None:
