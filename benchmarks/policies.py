@@ -115,6 +115,7 @@ def long_prompts() -> None:
         ("decode first, chunked", {}),
         ("prefill first", {"prefill": "prefill-first"}),
         ("chunk cap 512", {"max_prompt_chunk": 512}),
+        ("the same, one long prompt at a time", {"max_prompt_chunk": 512, "max_long_partial_prefills": 1}),
         ("buckets 512", {"prompt_buckets": "512"}),
     ]
     rows = []

@@ -3,9 +3,10 @@
     python benchmarks/random_configurations.py [--count 100000] [--seconds 900] [--first 0]
 
 Each configuration is a number: it draws orders, admission, KV pressure, victims, prefix cache, quotas, buckets,
-skip-ahead, static batches, overlap and aborts, or two instances of such settings. Checked after each step: slots, block
-tables, reference counts, reservations, quotas, the prefix index, single writers, and that every row finds its own
-prefix in its blocks; at the end, that each request ended once and the ledger adds up. A failure says its number.
+skip-ahead, limits on partial prefills, static batches, overlap and aborts, or two instances of such settings. Checked
+after each step: slots, block tables, reference counts, reservations, quotas, the prefix index, single writers, and that
+every row finds its own prefix in its blocks; at the end, that each request ended once and the ledger adds up. A failure
+says its number.
 """
 
 from __future__ import annotations
@@ -71,6 +72,9 @@ def settings(rng: np.random.Generator, *, alone: bool) -> dict[str, Any]:
     }
     if chosen["chunked_prefill"]:
         chosen["max_prompt_chunk"] = pick(None, None, 1, 4)
+        chosen["max_num_partial_prefills"] = pick(None, None, None, 1, 2)
+        if chosen["max_prompt_chunk"]:
+            chosen["max_long_partial_prefills"] = pick(None, None, 1)
     if chosen["on_kv_pressure"] == "swap":
         chosen["swap_blocks"] = int(rng.integers(1, 9))
     return chosen

@@ -26,6 +26,7 @@ class Blocked(IntEnum):
     QUOTA = 7  # the tenant is at its limit
     PEAK = 8  # the predicted peak of the batch with it does not fit the KV pool
     PATIENCE = 9  # static batching: the batch is not full yet and may still wait for more
+    PARTIAL = 10  # as many prompts are partly computed as may be at a time
 
 
 LEDGER = np.dtype(

@@ -8,6 +8,7 @@ compute       the device is busy, and a larger batch only makes each token slowe
 host          requests wait although the device is idle: planning, sampling or sending takes the time
 slots         requests wait for a slot
 token_budget  requests wait because the token budget of the step is used up
+partial_prefills  requests wait because as many prompts are partly computed as may be
 batch         static batching: requests wait for the running batch to end
 quota         requests wait because their tenant is at its quota
 queue         requests wait, and no signal shows for what
@@ -33,6 +34,7 @@ OUT_OF_KV = ("kv", "watermark", "peak")  # reasons in the ledger
 WAITS = (  # reason in the ledger, name of the limit, what requests wait for
     ("rows", "slots", "a slot"),
     ("tokens", "token_budget", "the step's token budget"),
+    ("partial", "partial_prefills", "a prompt that is partly computed to be done"),
     ("batch", "batch", "the running batch to end"),
     ("quota", "quota", "their tenant's quota"),
 )

@@ -55,7 +55,7 @@ def run_options() -> list[inspect.Parameter]:
 def options_of(
     model: type[RunSettings], wanted: Callable[[SettingField], bool] = lambda one: True
 ) -> list[inspect.Parameter]:
-    """An option for every setting of the model, and a hidden one for every name of the last release."""
+    """An option for every setting of the model, and a hidden one for every other name of it."""
     known = model.all()
     options = []
     for name, one in known.items():
@@ -64,8 +64,8 @@ def options_of(
                 lambda found: flag(found[1]) if found[1] in known else found[0], one.meta.description or ""
             )
             options.append(_option(name, one, text))
-            if one.facts.old_name is not None:
-                options.append(_option(one.facts.old_name, one, text, hidden=True))
+            others = (one.facts.old_name, one.facts.also)
+            options += [_option(other, one, text, hidden=True) for other in others if other is not None]
     return options
 
 

@@ -26,7 +26,8 @@ MOST_PARAMS = 2
 
 def parse_params(text: str, launch: str | None, model: type[RunSettings] = RunSettings) -> tuple[str, ...]:
     """One or two names. CbbenchError in one line for what cannot be swept."""
-    params = tuple(text.split(","))
+    others = {name.replace("_", "-"): one.key for name, one in model.other_names().items()}
+    params = tuple(others.get(param, param) for param in text.split(","))
     if len(params) > MOST_PARAMS or len(set(params)) != len(params):
         raise CbbenchError(
             None, f"PARAM: want one name, or two different ones as in max-num-seqs,kv-blocks, got {text!r}"

@@ -46,11 +46,10 @@ def build_settings(given: Mapping[str, Any], model: type[RunSettings] = RunSetti
 
 def checked(given: Mapping[str, Any], model: type[RunSettings] = RunSettings) -> dict[str, Any]:
     """Values by flat name, each checked by itself and parsed. Old names become those of today."""
-    known = model.all()
-    today = {one.facts.old_name: name for name, one in known.items() if one.facts.old_name is not None}
+    known, others = model.all(), model.other_names()
     values = {}
     for key, value in given.items():
-        name = today.get(key, key)
+        name = others[key].name if key in others else key
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean `{near[0]}`?" if near else "the help of `cbbench run` lists them"

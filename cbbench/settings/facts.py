@@ -51,6 +51,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     compared    whether it may differ between the two sides of `cbbench compare`
     secret      whether its value must not appear in a file or message
     old_name    what it was called before, read for one release
+    also        what other systems call it, taken wherever its name is
     short       a second, short option
     switch      an option that takes no value and has no negative form
     given       the types a value may be given as, where `parse` makes another one of it
@@ -72,6 +73,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     compared: bool = True
     secret: bool = False
     old_name: str | None = None
+    also: str | None = None
     short: str | None = None
     switch: bool = False
     given: Any = None

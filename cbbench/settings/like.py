@@ -33,7 +33,9 @@ SYSTEMS = {
             "on_kv_pressure": ("recompute",),
             "victim": ("last",),
             "order": ("fcfs",),
-            **_without("prompt_buckets", "ageing", "skip_ahead", "preempt_for_priority", "quota", "disaggregate"),
+            # v1 refuses a limit on partial prefills; its threshold is our max_prompt_chunk.
+            **_without("max_num_partial_prefills", "max_long_partial_prefills", "prompt_buckets", "ageing"),
+            **_without("skip_ahead", "preempt_for_priority", "quota", "disaggregate"),
         },
         defaults={"watermark": 0.0},
     ),

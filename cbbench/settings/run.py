@@ -36,6 +36,12 @@ class RunSettings(Struct, frozen=True, kw_only=True):
         return settings_of(cls)
 
     @classmethod
+    def other_names(cls) -> dict[str, SettingField]:
+        """By the names of the last release and of other systems."""
+        names = ((other, one) for one in cls.all().values() for other in (one.facts.old_name, one.facts.also))
+        return {other: one for other, one in names if other is not None}
+
+    @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
         """values: by flat name, checked and parsed; the others have their defaults."""
         return cls().replaced(**values)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from cbbench.settings.facts import OURS, SIMULATED, setting
+from cbbench.settings.facts import OURS, SET, SIMULATED, setting
 
 if TYPE_CHECKING:
     from cbbench.settings.values import PromptBuckets, TenantQuota, TenantWeight
@@ -238,9 +238,29 @@ class SchedulerSettings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=100_000_000,
-            description="Tokens one prompt may take of a step, so that a long one leaves room for short ones. Default: "
-            "no limit but the step's.",
-            extra=_of_prefill("N", mode="continuous"),
+            description="Tokens one prompt may take of a step, so that a long one leaves room for short ones (vLLM's "
+            "--long-prefill-token-threshold, which is taken too). Default: no limit but the step's.",
+            extra=_of_prefill("N", mode="continuous", also="long_prefill_token_threshold"),
+        ),
+    ] = None
+    max_num_partial_prefills: Annotated[
+        int | None,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Prompts that may be partly computed at a time; another waits, unless a step computes all of "
+            "it. Default: no limit.",
+            extra=_of_prefill("N", mode="continuous", hashed="if-set"),
+        ),
+    ] = None
+    max_long_partial_prefills: Annotated[
+        int | None,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Of these, prompts longer than `max_prompt_chunk`; shorter ones behind them go first. Default: "
+            "no limit.",
+            extra=_of_prefill("N", mode="continuous", hashed="if-set", needs={"max_prompt_chunk": SET}),
         ),
     ] = None
     prompt_buckets: Annotated[

@@ -22,6 +22,8 @@ def scheduler_config(
         prefill=chosen.prefill or "decode-first",
         static=chosen.static or "padded",
         max_prompt_chunk=chosen.max_prompt_chunk,
+        max_num_partial_prefills=chosen.max_num_partial_prefills,
+        max_long_partial_prefills=chosen.max_long_partial_prefills,
         prompt_buckets=() if chosen.prompt_buckets is None else chosen.prompt_buckets.lengths,
         static_patience_s=chosen.static_patience or 0.0,
         order=chosen.order,

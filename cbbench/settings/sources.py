@@ -112,14 +112,17 @@ def _checked(path: Path, table: Mapping[str, Any], prefix: str, model: type[RunS
 
 
 def _with_todays_names(given: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Old names are read for one release more, with a note."""
-    today = {one.facts.old_name: one for one in RunSettings.all().values() if one.facts.old_name is not None}
-    for name in today.keys() & given.keys():
-        _note(f"{where}{name} is now called {today[name].key}; the old name is read until the next release")
+    """Other names become those of today. Old ones are read for one release more, with a note."""
+    others = {name: one for name, one in RunSettings.other_names().items() if name in given}
+    for name, one in others.items():
+        if one.name in given:
+            raise CbbenchError(None, f"{where}{name.replace('_', '-')} is another name of {one.key}: give one of them")
+        if name == one.facts.old_name:
+            _note(f"{where}{name} is now called {one.key}; the old name is read until the next release")
     quotas = given.get("quota") or ()
     if any(f"{OLD_SLOT_LIMIT}=" in text for text in ([quotas] if isinstance(quotas, str) else quotas)):
         _note(f"{where}quota: {OLD_SLOT_LIMIT} is now called max-num-seqs; the old name is read until the next release")
-    return {today[name].name if name in today else name: value for name, value in given.items()}
+    return {others[name].name if name in others else name: value for name, value in given.items()}
 
 
 def _note(text: str) -> None:

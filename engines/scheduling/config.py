@@ -21,6 +21,7 @@ from engines.scheduling.policies.order import (
     ShortestPrompt,
     SkipAhead,
 )
+from engines.scheduling.policies.partial_prefills import NO_LIMIT, PartialPrefills
 from engines.scheduling.policies.preemption import (
     Delay,
     Last,
@@ -57,6 +58,8 @@ class SchedulerConfig:
     chunked_prefill: bool = True
     prefill: Literal["decode-first", "prefill-first", "in-order"] = "decode-first"
     max_prompt_chunk: int | None = None  # tokens one prompt may take of a step
+    max_num_partial_prefills: int | None = None  # prompts that may be partly computed at a time
+    max_long_partial_prefills: int | None = None  # of these, prompts longer than max_prompt_chunk
     prompt_buckets: tuple[int, ...] = ()
     static: Literal["padded", "compact-held", "compact-freed"] = "padded"
     static_patience_s: float = 0.0
@@ -95,6 +98,8 @@ class SchedulerConfig:
             )
         if self.max_prompt_chunk is not None and not self.chunked_prefill:
             raise CbbenchError("max_prompt_chunk", "means nothing with `chunked_prefill` off; drop one of them")
+        if self.max_long_partial_prefills is not None and self.max_prompt_chunk is None:
+            raise CbbenchError("max_long_partial_prefills", "needs `max_prompt_chunk` N: longer prompts are long")
         if self.preempt_for_priority and self.order != "priority":
             raise CbbenchError("preempt_for_priority", f"needs `order` priority, got `order` {self.order}")
         if self.tenant_weights and self.order != "fair":
@@ -143,6 +148,11 @@ class SchedulerConfig:
         )
         policies = Policies(
             batching=self._batching(),
+            partial_prefills=PartialPrefills(
+                self.max_num_partial_prefills or NO_LIMIT,
+                self.max_long_partial_prefills or NO_LIMIT,
+                self.max_prompt_chunk or NO_LIMIT,
+            ),
             order=self._order(),
             admission=self._admission(),
             pressure=self._pressure(),

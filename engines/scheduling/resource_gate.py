@@ -13,6 +13,7 @@ from typing import NamedTuple
 from engines.ledger import Blocked
 from engines.scheduling.kv import KVManager
 from engines.scheduling.plan import IntArray
+from engines.scheduling.policies.partial_prefills import NONE_PARTIAL, Partial
 from engines.scheduling.request import Request
 from engines.scheduling.slots import Slots
 
@@ -38,6 +39,7 @@ class AdmissionBudget:
     tokens: int
     set_aside: int  # available blocks that running requests take in this step
     vacated: Vacated = NOTHING
+    partial: Partial = NONE_PARTIAL  # prompts that it leaves partly computed
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,23 +10,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-import numpy as np
-
 from engines.ledger import Blocked
+from engines.scheduling.admission_check import AdmissionCheck
 from engines.scheduling.delivery import Outcome, deliver
 from engines.scheduling.kv import KVManager
 from engines.scheduling.plan import IntArray, StepNumbers, StepPlan, StepResult
 from engines.scheduling.policies import Policies
-from engines.scheduling.policies.preemption import Fate, fewest, without_spare
+from engines.scheduling.policies.preemption import Fate, without_spare
 from engines.scheduling.request import Request, State
-from engines.scheduling.resource_gate import AdmissionBudget, Grant, Refusal, ResourceGate, Vacated
+from engines.scheduling.resource_gate import Grant, Refusal, ResourceGate
 from engines.scheduling.running import RunningBatch, Shares
 from engines.scheduling.slots import Slots
 from engines.scheduling.step_ledger import StepLedger
 from engines.scheduling.waiting import Waiting
 
 MAX_STEPS_IN_FLIGHT = 2
-_PREEMPTION_MAY_HELP = {Blocked.ROWS, Blocked.KV, Blocked.WATERMARK, Blocked.PEAK, Blocked.QUOTA}
 
 
 class Scheduler:
@@ -49,6 +47,7 @@ class Scheduler:
         self.policies = policies
         self.waiting = Waiting(policies.order, policies.batching.buckets)
         self.running = RunningBatch(slots, kv, gate, first_slot)
+        self.admission = AdmissionCheck(slots, kv, gate, policies, self.waiting, self.running)
         self.numbers = numbers or StepNumbers()
         self.num_steps = 0  # launched here
         self.wake_at_ns: int | None = None  # after a schedule() of None: when time alone will admit a request
@@ -58,8 +57,6 @@ class Scheduler:
         self._live: dict[int, Request] = {}  # unfinished requests by index
         self._in_flight: deque[tuple[StepPlan, StepLedger]] = deque()
         self._rejected: list[Request] = []  # under KV pressure; part of the next outcome
-        self._preempted: set[int] = set()  # in this planning: not admitted again in it
-        self._bucket: int | None = None  # whose prompts are admitted and computed in this step; None: all
 
     # -- requests come and go ------------------------------------------------------------------------------------
 
@@ -147,24 +144,27 @@ class Scheduler:
         """The next step to launch, or None when nothing can run now."""
         if len(self._in_flight) >= MAX_STEPS_IN_FLIGHT:
             raise RuntimeError(f"{len(self._in_flight)} steps are in flight: collect one first")
-        self.begin_step()
+        self.begin_step(now_ns)
         plan = self._plan(now_ns)
-        if plan is None and self._bucket is not None:
-            self._bucket = None  # nothing of this bucket can run
+        if plan is None and self.admission.bucket is not None:
+            self.admission.bucket = None  # nothing of this bucket can run
             plan = self._plan(now_ns)
         if plan is None and self._live and not self._in_flight and self.wake_at_ns is None:
             assert self._awaits_instance, f"nothing can run, yet {len(self.waiting)} wait"
         return plan
 
-    def begin_step(self) -> None:
+    def begin_step(self, now_ns: int) -> None:
         """The next step is planned from here on."""
         self.running.begin(self.numbers.last + 1)
         self.wake_at_ns = None
-        self._bucket = None
-        self._preempted.clear()
+        self.admission.bucket = None
+        self.admission.preempted.clear()
         if self.policies.batching.buckets:
             prefilling = self.slots.bucket[self.slots.in_order()[self.running.wants() > 1]].tolist()
-            self._bucket = self.policies.batching.turn(prefilling, self.waiting.buckets(), self.num_steps + 1)
+            buckets = self.waiting.buckets()
+            if self.policies.batching.patience_ns:  # a batch that is due before one that may wait for more requests
+                buckets.sort(key=lambda bucket: max(self.admission.batch_due_ns(bucket), now_ns))
+            self.admission.bucket = self.policies.batching.turn(prefilling, buckets, self.num_steps + 1)
 
     def _plan(self, now_ns: int) -> StepPlan | None:
         shares, preempted = self._preempt_until_kv_fits()
@@ -174,30 +174,32 @@ class Scheduler:
             shares = self._share_what_fits()
         return self._launch(now_ns, shares)
 
-    def share(self) -> Shares:
-        """Share the step's tokens among the running requests, in plan order."""
-        computed = self.slots.computed[self.slots.in_order()]
-        return Shares(*self.policies.batching.share(self.running.wants(self._bucket), computed, self.gate.budget))
-
     def _share_what_fits(self) -> Shares:
         """The shares after an admission. A request that was admitted before others may get more tokens than it has
         reserved blocks for; it takes available ones, or computes only what its own blocks hold."""
-        shares = self.share()
+        shares = self.admission.share()
         fits = int(self.running.growth(shares.counts).sum()) <= self.kv.available
-        return shares if fits else self.running.cut_to_available(shares)
+        return shares if fits else self._cut_to_available(shares)
+
+    def _cut_to_available(self, shares: Shares) -> Shares:
+        """Shares that fit the blocks there are. Decodes that wait for prompts go on where no prompt has a block."""
+        cut = self.running.cut_to_available(shares)
+        if cut.counts.any() or not self.policies.batching.stalls:
+            return cut
+        return self.running.cut_to_available(self.admission.share(prompts=False))
 
     def _preempt_until_kv_fits(self) -> tuple[Shares, bool]:
         """(shares whose blocks are available, whether a request was preempted for that). No step is planned yet, so a
         victim is never a row of the plan."""
         preempted = False
         while True:
-            shares = self.share()
+            shares = self.admission.share()
             short = int(self.running.growth(shares.counts).sum()) - self.kv.available
             if short <= 0:
                 return shares, preempted
             if short <= self.kv.pool.num_pending + self.kv.num_kept:
                 # A step in flight or another instance frees enough: the last rows wait for that, without a preemption.
-                return self.running.cut_to_available(shares), preempted
+                return self._cut_to_available(shares), preempted
             for slot in self._pressure_victims():
                 victim = self.slots.request_in(slot)
                 self._preempt(victim, self.policies.pressure.fate(victim), resumes_first=True)
@@ -217,17 +219,9 @@ class Scheduler:
 
     def _kv_fits_without(self, victims: Sequence[int]) -> bool:
         """Whether the growth of all other running requests is available."""
-        slots, counts = self._shares_without(victims)
+        slots, counts = self.admission.shares_without(victims)
         growth = int(self.kv.beyond_reserved(slots, self.slots.computed[slots] + counts).sum())
         return growth <= self.kv.available + self.kv.freed_by(victims)[0]
-
-    def _shares_without(self, victims: Sequence[int]) -> tuple[IntArray, IntArray]:
-        """(taken slots but these, in plan order, the tokens each computes in a step without them)."""
-        slots, wants = self.slots.in_order(), self.running.wants(self._bucket)
-        if victims:
-            others = np.isin(slots, victims, invert=True)
-            slots, wants = slots[others], wants[others]
-        return slots, self.policies.batching.share(wants, self.slots.computed[slots], self.gate.budget)[0]
 
     def _preempt(self, request: Request, fate: Fate, *, resumes_first: bool) -> None:
         if fate is Fate.REJECT:
@@ -238,7 +232,7 @@ class Scheduler:
             self._rejected.append(request)
             self._finish(request)
             return
-        self._preempted.add(request.index)
+        self.admission.preempted.add(request.index)
         self.running.preempt(request, fate, resumes_first=resumes_first)
         self.waiting.push(request)
 
@@ -301,104 +295,44 @@ class Scheduler:
         """
         if not len(self.waiting):
             return False
-        held_back = self.waiting.queues_outside(self._bucket)
+        held_back = self.waiting.queues_outside(self.admission.bucket)
         skipped: list[Request] = []
+        passed_over: list[Request] = []  # long prompts, where shorter ones may be partly computed
         changed = False
         by_urgency = self.policies.order.urgency and self.policies.batching.joins
-        budget = self._admission_budget(counts)
+        budget = self.admission.budget(counts)
         while (head := self.waiting.head(held_back)) is not None:
-            claims = by_urgency and self._can_take_tokens(head)
-            verdict = self.can_admit(head, self._budget_of(head) if claims else budget, now_ns)
+            claims = by_urgency and self.admission.can_take_tokens(head)
+            verdict = self.admission.can_admit(head, self.admission.budget_of(head) if claims else budget, now_ns)
             if isinstance(verdict, Grant):
                 self._admit(head, verdict)
-                budget.tokens -= verdict.takes
+                self.admission.admitted(head, verdict.takes, budget)
                 if claims:
-                    budget = self._admission_budget(self.share().counts)
+                    budget = self.admission.budget(self.admission.share().counts)
                 for one in skipped:
                     one.times_skipped += 1
                 changed = True
-            elif victims := self._victims_for(head, verdict, now_ns):
+            elif victims := self.admission.victims_for(head, verdict, now_ns, soon=bool(self._in_flight)):
                 changed = True
                 if not self._leave_now(head, victims, now_ns):
                     self._note(verdict)
                     break
-                budget = self._admission_budget(self.share().counts)
+                budget = self.admission.budget(self.admission.share().counts)
             else:
                 self._note(verdict)
                 if verdict.why is Blocked.QUOTA:
                     held_back.add(head.queue)
+                elif verdict.why is Blocked.PARTIAL and not self.policies.partial_prefills.full(budget.partial):
+                    self.waiting.pop(head)
+                    passed_over.append(head)
                 elif verdict.lacks_kv and self.policies.skip_ahead.may_skip(head):
                     self.waiting.pop(head)
                     skipped.append(head)
                 else:
                     break
-        for one in skipped:
+        for one in (*skipped, *passed_over):
             self.waiting.push(one)
         return changed
-
-    def admission_tokens(self, counts: IntArray) -> int:
-        """Tokens a step leaves for waiting requests when the running ones compute `counts` of it."""
-        wants, computed = self.running.wants(self._bucket), self.slots.computed[self.slots.in_order()]
-        return self.policies.batching.room(wants, computed, counts, self.gate.budget)
-
-    def _admission_budget(self, counts: IntArray) -> AdmissionBudget:
-        """What a step leaves for waiting requests when the running ones compute `counts` tokens of it."""
-        self.policies.admission.look(self.slots.in_order(), self.slots, self.kv)
-        # Without a free slot no request is admitted, whatever blocks there are.
-        set_aside = int(self.running.growth(counts).sum()) if self.slots.num_free else 0
-        return AdmissionBudget(self.admission_tokens(counts), set_aside)
-
-    def _can_take_tokens(self, head: Request) -> bool:
-        """Less urgent prompts are computed, which leave it all but one token each."""
-        less_urgent = self.slots.less_urgent(head)
-        return bool((self.slots.known[less_urgent] - self.slots.computed[less_urgent] > 1).any())
-
-    def _budget_of(self, head: Request, victims: Sequence[int] = (), *, soon: bool = False) -> AdmissionBudget:
-        """What a step leaves for `head` when less urgent prompts leave it all but one token each; had the requests in
-        the slots `victims` been preempted.
-
-        soon: what waits for the end of the step in flight counts as free.
-        """
-        batching, slots = self.policies.batching, self.slots
-        running, counts = self._shares_without(victims)
-        less_urgent = np.isin(running, slots.less_urgent(head))
-        counts = np.where(less_urgent, np.minimum(counts, 1), counts)
-        wants = self.running.wants(self._bucket)[np.isin(slots.in_order(), running)]
-        tokens = batching.room(wants, slots.computed[running], counts, self.gate.budget)
-        set_aside = int(self.kv.beyond_reserved(running, slots.computed[running] + counts).sum())
-        self.policies.admission.look(running, slots, self.kv)
-        if not victims and not soon:
-            return AdmissionBudget(tokens, set_aside)
-        blocks, unheld = self.kv.freed_by(victims)
-        num_slots = len(victims)
-        if soon:
-            blocks += self.kv.pool.num_pending
-            num_slots += slots.num_pending
-        requests = tuple(slots.request_in(slot) for slot in victims)
-        return AdmissionBudget(tokens, set_aside, Vacated(requests, num_slots, blocks, unheld))
-
-    def can_admit(self, request: Request, budget: AdmissionBudget, now_ns: int) -> Grant | Refusal:
-        """What a waiting request gets when it is admitted now, or why it is not. Changes nothing."""
-        batching, admission = self.policies.batching, self.policies.admission
-        if request.index in self._preempted:
-            return Refusal(Blocked.PREEMPTED)
-        if batching.patience_ns and self.slots.num_taken == 0:
-            waiting = self.waiting.of_bucket(request.bucket)
-            oldest_ns = min(one.submitted_ns for one in waiting)
-            if len(waiting) < self.slots.num_slots and oldest_ns + batching.patience_ns > now_ns:
-                return Refusal(Blocked.PATIENCE, oldest_ns + batching.patience_ns)
-        hits = self.kv.match(request)
-        computed = request.swapped_positions or len(hits) * self.kv.block_size
-        want = min(request.known, request.kv_limit) - computed
-        takes = batching.takes(want, budget.tokens, request.preemptions > 0) if budget.tokens > 0 else 0
-        if takes == 0:
-            return Refusal(batching.blocked)
-        if self.slots.num_active > len(budget.vacated.requests) and not admission.permits(request):
-            return Refusal(Blocked.PEAK)
-        blocks = self.gate.blocks_to_reserve(request, admission.reserve(request, self.kv, computed + takes))
-        grant = Grant(takes, computed, hits, blocks, admission.must_fit(request, self.kv))
-        refusal = self.gate.can_allocate(request, grant, budget, watermark=admission.watermark_blocks, now_ns=now_ns)
-        return refusal or grant
 
     def _admit(self, request: Request, grant: Grant) -> None:
         self.waiting.pop(request)
@@ -406,26 +340,11 @@ class Scheduler:
         self.policies.admission.admitted(request)
         self.policies.order.admitted(request)
 
-    def _victims_for(self, head: Request, refusal: Refusal, now_ns: int) -> list[int]:
-        """Slots of the fewest less urgent requests without which `head` would be admitted; none where it would not be,
-        or where it will be when the step in flight has ended. Changes nothing."""
-        if refusal.why not in _PREEMPTION_MAY_HELP:
-            return []
-        if not (candidates := self.policies.priority.candidates(head, self.slots)):
-            return []
-        soon = bool(self._in_flight)
-        victims = fewest(candidates, lambda some: self._would_admit(head, some, now_ns, soon=soon))
-        self.policies.admission.look(self.slots.in_order(), self.slots, self.kv)
-        return victims
-
-    def _would_admit(self, head: Request, victims: Sequence[int], now_ns: int, *, soon: bool) -> bool:
-        return isinstance(self.can_admit(head, self._budget_of(head, victims, soon=soon), now_ns), Grant)
-
     def _leave_now(self, head: Request, victims: list[int], now_ns: int) -> bool:
         """Preempt the victims: `head` is admitted next. False: the step in flight holds what they have, so they get no
         tokens of this step, and all is decided again in the next."""
         if self._in_flight and (
-            self.running.in_flight(victims) or not self._would_admit(head, victims, now_ns, soon=False)
+            self.running.in_flight(victims) or not self.admission.would_admit(head, victims, now_ns, soon=False)
         ):
             self.running.pause(victims)
             return False

@@ -38,6 +38,7 @@ def why_not(
         f"order {config.order}": config.order != "fcfs" or config.ageing is not None,
         "prompt buckets": bool(config.prompt_buckets),
         "skip-ahead": config.skip_ahead > 0,
+        "a limit on partial prefills": bool(config.max_num_partial_prefills or config.max_long_partial_prefills),
         f"admission {config.effective_admission}": config.effective_admission not in ("full-prompt", "full-reserve"),
         f"{config.on_kv_pressure} under KV pressure": config.on_kv_pressure not in ("recompute", "delay"),
         f"victim {config.victim}": config.victim != "newest",

@@ -88,19 +88,19 @@ def sure_decodes(scheduler: Scheduler, now_ns: int) -> Decodes | None:
         return None
     if (computed < np.maximum(columns.prompt, columns.peak)[slots]).any():
         return None  # a prompt is being computed, or computed again
-    scheduler.begin_step()
+    scheduler.begin_step(now_ns)
     blocked, needs_blocks = Blocked.NO, 0
     if (head := scheduler.waiting.head()) is not None:
         # Every active slot wants one token, and gets it: that always fits the budget.
         counts = columns.active[order].astype(np.int64)
         # With no blocks set aside for growth a head may look admittable that is not: then the step is planned in full.
-        budget = AdmissionBudget(scheduler.admission_tokens(counts), set_aside=0)
-        verdict = scheduler.can_admit(head, budget, now_ns)
+        budget = AdmissionBudget(scheduler.admission.tokens_left(counts), set_aside=0)
+        verdict = scheduler.admission.can_admit(head, budget, now_ns)
         if isinstance(verdict, Grant):
             return None
         blocked, needs_blocks = verdict.why, verdict.needs_blocks
     # Only slots of finished requests can get padding now: whether they do is the batching policy's choice.
-    dead = order[:0] if all_active else order[(scheduler.share().padding > 0) & ~columns.active[order]]
+    dead = order[:0] if all_active else order[(scheduler.admission.share().padding > 0) & ~columns.active[order]]
     steps = min(int((columns.kv_limit[slots] - computed).min()), MAX_STEPS)
     kv, dead_kv = int(computed.sum()) + len(slots), int(columns.computed[dead].sum())
     return Decodes(steps, slots, kv, len(dead), dead_kv, blocked, needs_blocks)

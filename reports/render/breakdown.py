@@ -34,6 +34,7 @@ BLOCK_MEANINGS = {
     "quota": "the tenant's quota was spent",
     "peak": "the predicted KV peak exceeds the pool",
     "patience": "the static batch waited for more requests",
+    "partial": "as many prompts were partly computed as may be at a time",
 }
 
 

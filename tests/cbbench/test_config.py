@@ -231,3 +231,17 @@ def test_connections_are_a_word_or_a_number() -> None:
     for wrong in ("0", -1, "all", "1.5"):
         with pytest.raises(CbbenchError, match="want reuse, new or a whole number"):
             build_settings({"url": "http://127.0.0.1:9", "connections": wrong})
+
+
+def test_a_setting_is_taken_by_the_name_that_another_system_has_for_it(tmp_path: Path) -> None:
+    """In a file, as a flag and in a sweep; both names at once say which is which."""
+    path = tmp_path / "cbbench.toml"
+    path.write_text("long-prefill-token-threshold = 64\n")
+    assert read_config_files([path], "run") == {"max_prompt_chunk": 64}
+    assert build_settings({"long_prefill_token_threshold": 64}).scheduler.max_prompt_chunk == 64
+    assert parse_params("long-prefill-token-threshold", None) == ("max-prompt-chunk",)
+    path.write_text("max-prompt-chunk = 32\nlong-prefill-token-threshold = 64\n")
+    with pytest.raises(
+        CbbenchError, match="long-prefill-token-threshold is another name of max-prompt-chunk: give one"
+    ):
+        read_config_files([path], "run")

@@ -252,3 +252,18 @@ def test_tokens_are_those_of_one_instance_alone(chosen: Chosen) -> None:
             Driven.of(kv_blocks=100, max_model_len=100).submit(solo).drain()
             assert request.tokens is not None
             assert request.tokens.tolist() == solo.tokens.tolist()
+
+
+def test_decodes_go_on_where_no_prompt_they_wait_for_has_a_block() -> None:
+    """Two requests share the blocks of a prefix, and the second took the last block, which the prompt of the first
+    needs: the prefill instance planned nothing, for ever."""
+    prefill = {
+        "kv_blocks": 4, "block_size": 3, "max_num_seqs": 2, "max_num_batched_tokens": 7, "max_model_len": 40,
+        "order": "priority", "ageing": 100.0, "skip_ahead": 2, "prefix_caching": True, "preempt_for_priority": True,
+        "prefill": "prefill-first", "admission": "prompt-fits", "on_kv_pressure": "reject", "victim": "least-computed",
+        "max_prompt_chunk": 4,
+    }  # fmt: skip
+    decode = {"kv_blocks": 12, "block_size": 3, "max_num_seqs": 3, "max_num_batched_tokens": 15, "max_model_len": 40}
+    wanted = [(11, 2, 1, "b", 2), (14, 2, 5, "a", 2), (12, 3, 5, "b", 0), (4, 3, 2, "a", 1), (7, 7, 3, "b", 0)]
+    run = Played(prefill, decode, wanted, [], [1, 6, 2], [7, 7, 2], 0, 0, False)
+    assert sorted(run.source.ended) == list(range(len(wanted)))

@@ -51,20 +51,23 @@ def _admits(scheduler: Scheduler, head: Request, victims: Iterable[int], now_ns:
     same = other._live[head.index]
     for slot in victims:
         other._preempt(other.slots.request_in(slot), Fate.SWAP, resumes_first=False)
-    return isinstance(other.can_admit(same, other._budget_of(same), now_ns), Grant)
+    return isinstance(other.admission.can_admit(same, other.admission.budget_of(same), now_ns), Grant)
 
 
-def _judge(d: Driven) -> list[tuple[Request, int]]:
-    """Judge every decision of this scheduler from now on. Returns the list that its preemptions go to."""
+def _judge(d: Driven) -> tuple[list[tuple[Request, int]], list[Request]]:
+    """Judge every decision of this scheduler from now on. Returns the lists that its preemptions go to, and the heads
+    that it decided to preempt for: then the victims may only have been paused."""
     scheduler = d.scheduler
-    decide, leave, plan = scheduler._victims_for, scheduler._leave_now, scheduler.schedule
+    decide, leave, plan = scheduler.admission.victims_for, scheduler._leave_now, scheduler.schedule
     preempted: list[tuple[Request, int]] = []
     helped: list[Request] = []
+    decided: list[Request] = []
     known_before: dict[int, int] = {}  # by index: positions computed at the last priority preemption
 
-    def judged_victims(head: Request, refusal, now_ns: int) -> list[int]:  # type: ignore[no-untyped-def]
-        victims = decide(head, refusal, now_ns)
-        if not scheduler._in_flight:
+    def judged_victims(head: Request, refusal, now_ns: int, *, soon: bool) -> list[int]:  # type: ignore[no-untyped-def]
+        victims = decide(head, refusal, now_ns, soon=soon)
+        decided.extend([head] if victims else [])
+        if not soon:
             candidates = scheduler.policies.priority.candidates(head, scheduler.slots)
             if not victims:
                 assert not candidates or not _admits(scheduler, head, candidates, now_ns), "it would have helped"
@@ -94,9 +97,10 @@ def _judge(d: Driven) -> list[tuple[Request, int]]:
         assert all(head.state is State.RUNNING for head in helped), "preempted for a request that was not admitted"
         return planned
 
-    scheduler._victims_for, scheduler._leave_now = judged_victims, judged_leave  # type: ignore[method-assign]
+    scheduler.admission.victims_for = judged_victims  # type: ignore[method-assign]
+    scheduler._leave_now = judged_leave  # type: ignore[method-assign]
     scheduler.schedule = judged_schedule  # type: ignore[method-assign]
-    return preempted
+    return preempted, decided
 
 
 def _requests(wanted: Wanted) -> list[tuple[int, Request]]:
@@ -112,7 +116,7 @@ def test_a_preemption_happens_only_if_it_helps(
     chosen: dict[str, Any], wanted: Wanted, aborting: list[tuple[int, int]], depth: int
 ) -> None:
     d = Driven.of(depth=depth, **chosen)
-    preempted = _judge(d)
+    preempted, decided = _judge(d)
     requests = _requests(wanted)
     _play(d, requests, aborting)
     for _, request in requests:
@@ -120,7 +124,7 @@ def test_a_preemption_happens_only_if_it_helps(
         assert len(own) <= request.prompt_tokens + request.max_output_tokens
         assert sum(own) <= sum(range(request.prompt_tokens + request.max_output_tokens + 1))
 
-    if d.steps["preempted"].sum() == 0:  # no preemption helped: the schedule is that of preemption off
+    if not decided and d.steps["preempted"].sum() == 0:  # none would help: the schedule is that of preemption off
         off = Driven.of(depth=depth, **(chosen | {"preempt_for_priority": False}))
         _play(off, _requests(wanted), aborting)
         assert [(p.slots.tolist(), p.counts.tolist()) for p in d.plans] == [
@@ -132,7 +136,7 @@ def test_the_property_is_not_empty() -> None:
     """Two bulk requests hold all blocks; the urgent one needs what both have."""
     for depth in (0, 1):
         d = Driven.of(depth=depth, kv_blocks=8, order="priority", preempt_for_priority=True, max_num_batched_tokens=64)
-        preempted = _judge(d)
+        preempted, _ = _judge(d)
         d.submit(*(req(i, 12, 4, priority=5) for i in range(2)))
         for _ in range(3):
             d.step()

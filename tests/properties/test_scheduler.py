@@ -38,6 +38,8 @@ continuous = st.fixed_dictionaries(
         "chunked_prefill": st.booleans(),
         "prefill": st.sampled_from(["decode-first", "prefill-first", "in-order"]),
         "max_prompt_chunk": st.none() | st.integers(1, 8),
+        "max_num_partial_prefills": st.none() | st.integers(1, 3),
+        "max_long_partial_prefills": st.none() | st.integers(1, 2),
         "admission": st.sampled_from(["full-prompt", "full-reserve", "optimistic", "prompt-fits", "peak"]),
         "on_kv_pressure": st.sampled_from(["recompute", "swap", "reject"]),
         "swap_blocks": st.integers(1, 8),
@@ -62,6 +64,8 @@ def _consistent(chosen: dict[str, object]) -> dict[str, object]:
         chosen.pop("preempt_for_priority", None)
     if not chosen.get("chunked_prefill", True):
         chosen.pop("max_prompt_chunk", None)
+    if chosen.get("max_prompt_chunk") is None:
+        chosen.pop("max_long_partial_prefills", None)
     return chosen
 
 
@@ -157,6 +161,7 @@ def test_tokens_do_not_depend_on_the_policy(chosen: dict[str, object], wanted: W
 @given(options, st.lists(lengths, min_size=2, max_size=20))
 def test_fcfs_never_lets_a_request_overtake_in_admission(chosen: dict[str, object], wanted: Wanted) -> None:
     plain = {"order": "fcfs", "quotas": {}, "skip_ahead": 0, "prompt_buckets": (), "preempt_for_priority": False}
+    plain["max_long_partial_prefills"] = None  # lets short prompts pass long ones
     d = Driven.of(**(chosen | plain))
     requests = _requests([(p, o, 0, tenant, priority) for p, o, _, tenant, priority in wanted], eos=False)
     _play(d, requests, [])

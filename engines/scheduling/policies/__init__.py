@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from engines.scheduling.policies.admission import Admission
 from engines.scheduling.policies.batching import Batching
 from engines.scheduling.policies.order import Order, SkipAhead
+from engines.scheduling.policies.partial_prefills import PartialPrefills
 from engines.scheduling.policies.preemption import ForPriority, Pressure, Victims
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
     batching: Batching
+    partial_prefills: PartialPrefills
     order: Order
     admission: Admission
     pressure: Pressure

@@ -18,6 +18,7 @@ from engines.scheduling.plan import IntArray
 class Batching(Protocol):
     holds: bool  # finished requests keep slot and blocks until the whole batch has ended
     joins: bool  # requests join a running batch, whose prompts may leave them tokens
+    stalls: bool  # decodes wait while a prompt is computed
     blocked: Blocked  # the reason where takes() is 0
     buckets: tuple[int, ...]  # prompt-length limits, ascending; prompts of different buckets are batched apart
     patience_ns: int  # how long an empty engine waits for a full batch, from the submission of the oldest request
@@ -68,6 +69,7 @@ class Continuous:
     ) -> None:
         self.chunked = chunked
         self.decode_first = decode_first
+        self.stalls = not decode_first
         self.max_chunk = max_chunk
         self.buckets = buckets
 
@@ -122,6 +124,7 @@ class Static:
     """
 
     joins = False
+    stalls = False
     blocked = Blocked.BATCH
 
     def __init__(self, *, holds: bool, patience_ns: int = 0, buckets: tuple[int, ...] = ()) -> None:

@@ -119,3 +119,35 @@ def test_a_twin_takes_the_place_of_the_block_that_is_evicted() -> None:
         d.step()  # the pool's invariants are checked: no block is entered below one that is gone
     d.submit(_of(3, 16, 1)).drain()
     assert d.steps["prefix_hit_tokens"].sum() == 12
+
+
+STALLING: dict[str, Any] = {
+    "prefill": "prefill-first",
+    "max_prompt_chunk": 1,
+    "admission": "optimistic",
+    "max_num_seqs": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("depth", "settings", "wanted"),
+    [
+        # The blocks of a preempted request wait for the step in flight.
+        (1, {"kv_blocks": 7, "block_size": 3, "victim": "lowest-priority"},
+         [(12, 8, 2, 0), (9, 5, 3, 1), (14, 3, 4, 2), (12, 4, 4, 2), (8, 3, 7, 0)]),
+        # Prompts take blocks from each other, and the decodes wait for all of them.
+        (0, {"kv_blocks": 7, "block_size": 4, "victim": "least-computed", "prompt_buckets": (3, 10), **PRIORITY},
+         [(15, 6, 3, 2), (13, 5, 5, 1), (7, 7, 7, 0), (6, 6, 7, 0)]),
+    ],
+)  # fmt: skip
+def test_requests_that_take_blocks_from_each_other_all_end(
+    depth: int, settings: dict[str, Any], wanted: list[tuple[int, int, int, int]]
+) -> None:
+    """While a prompt is computed decodes wait: two requests preempted each other before either decoded, for ever."""
+    d = Driven.of(depth=depth, **STALLING | settings)
+    for at in range(10):
+        d.submit(*(req(i, *lengths, priority=p) for i, (*lengths, when, p) in enumerate(wanted) if when == at)).step()
+    d.drain(1000)
+    computed = sum(prompt + output for prompt, output, *_ in wanted)
+    assert d.steps["preempted"].sum() > 0, "the pool is too large to show anything"
+    assert d.steps["recomputed_tokens"].sum() < computed

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from engines.ledger import Blocked
+from engines.scheduling.plan import StepPlan
 from engines.scheduling.request import Request
 from engines.scheduling.resource_gate import Quota
 from tests.engines.scheduling.driving import STEP_NS, Driven, req
@@ -238,6 +239,40 @@ def test_chunk_cap_lets_a_short_prompt_pass_a_long_one() -> None:
     assert next(r for r in d.finished if r.index == 1).event_steps().tolist() == [1]
 
 
+def _partial(plan: StepPlan) -> list[int]:
+    """Prompts that the step leaves partly computed."""
+    rows = zip(plan.requests, plan.starts, plan.counts, strict=True)
+    return [one.prompt_tokens for one, start, count in rows if start + count < one.prompt_tokens]
+
+
+def test_the_number_of_partly_computed_prompts_is_limited() -> None:
+    """Ten tokens of each a step: without a limit three of them go on side by side, and end together."""
+
+    def first_tokens(**limits: int) -> list[int]:
+        d = Driven.of(max_num_batched_tokens=40, max_prompt_chunk=10, **limits)
+        d.submit(req(0, 40, 1), req(1, 40, 1), req(2, 40, 1), req(3, 4, 1)).drain()
+        assert max(len(_partial(plan)) for plan in d.plans) == limits.get("max_num_partial_prefills", 3)
+        return [int(one.event_steps()[0]) for one in sorted(d.finished, key=lambda one: one.index)]
+
+    assert first_tokens() == [4, 4, 4, 1]
+    # Step 4 leaves none of the first two in part. First come, first served: 3 waits behind 2.
+    assert first_tokens(max_num_partial_prefills=2) == [4, 4, 7, 4]
+    assert first_tokens(max_num_partial_prefills=1) == [4, 7, 10, 7]
+
+
+def test_short_prompts_pass_long_ones_of_which_as_many_are_partly_computed_as_may_be() -> None:
+    d = Driven.of(max_num_batched_tokens=40, max_prompt_chunk=10, max_long_partial_prefills=1)
+    d.submit(req(0, 40, 1), req(1, 40, 1), req(2, 4, 1)).drain()
+    assert max(len(_partial(plan)) for plan in d.plans) == 1
+    assert [int(one.event_steps()[0]) for one in sorted(d.finished, key=lambda one: one.index)] == [4, 7, 1]
+    assert [Blocked(one).name for one in d.steps["blocked"][:4]] == ["PARTIAL"] * 3 + ["NO"]
+
+
+def test_a_limit_on_long_prompts_needs_to_know_which_are_long() -> None:
+    with pytest.raises(CbbenchError, match=r"^max_long_partial_prefills: needs `max_prompt_chunk`"):
+        Driven.of(max_long_partial_prefills=1)
+
+
 def test_buckets_take_turns_so_a_short_prompt_waits_one_step_at_most() -> None:
     def first_token(**options: object) -> int:
         d = Driven.of(**options).submit(req(0, 160, 1))
@@ -303,6 +338,28 @@ def test_patience_counts_the_requests_that_can_join_the_batch() -> None:
     plan = d.step()
     assert plan is not None
     assert [request.index for request in plan.requests] == [0, 2]
+
+
+def test_a_full_batch_does_not_wait_for_one_of_another_bucket() -> None:
+    d = Driven.of(mode="static", prompt_buckets=(4,), max_num_seqs=2, static_patience_s=0.005)
+    d.submit(req(0, 1, 2), req(1, 8, 2), req(2, 9, 2))
+    plan = d.step()
+    assert plan is not None
+    assert [request.index for request in plan.requests] == [1, 2]
+    d.drain()
+
+
+def test_the_batch_that_is_due_first_goes_first() -> None:
+    """Whichever prompt the order puts first."""
+    d = Driven.of(mode="static", order="shortest-prompt", prompt_buckets=(4,), max_num_seqs=2, static_patience_s=0.005)
+    d.submit(req(0, 8, 2))
+    d.now_ns = 3 * STEP_NS
+    d.submit(req(1, 1, 2))
+    assert d.step() is None
+    assert d.now_ns == 5 * STEP_NS
+    plan = d.step()
+    assert plan is not None
+    assert [request.index for request in plan.requests] == [0]
 
 
 # -- admission ---------------------------------------------------------------------------------------------------------
