@@ -111,7 +111,12 @@ def client_notes(client: ClientReport) -> tuple[str, ...]:
         shortest, longest = client.retry_after_s
         notes.append(
             f"{client.retry_afters} refusals said to try again after {shortest:.0f} to {longest:.0f} s: they were not "
-            "tried again"
+            "tried again (`retry_429` N does)"
+        )
+    if client.retries:
+        notes.append(
+            f"{client.retried_requests} requests were refused with 429 and sent again, {client.retries} times in all, "
+            f"after {client.retry_wait_mean_s or 0.0:.3g} s on average: latencies from sending are of the last try"
         )
     if client.resends:
         notes.append(f"{client.resends} requests were sent again on a new connection")

@@ -355,6 +355,16 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
             ),
         ),
     ] = None
+    retry_429: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000,
+            description="Send a request again up to N times where the server answers 429, after its Retry-After, else "
+            "after 1, 2, 4, ... s. Default: 0, a 429 is a failure.",
+            extra=_of_server("N", hashed="if-set"),
+        ),
+    ] = 0
     scrape: Annotated[
         bool,
         Meta(

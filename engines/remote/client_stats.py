@@ -104,6 +104,9 @@ class ClientStats(msgspec.Struct):
     cached_of_tokens: int = 0  # their prompt tokens
     retry_afters: int = 0  # refusals with a Retry-After
     retry_after_s: tuple[float, float] | None = None  # the shortest and the longest of them
+    retries: int = 0  # sent again after a 429
+    retried_requests: int = 0  # of these, different ones
+    retry_wait_ns: int = 0  # between refusal and retry, summed over the retries
     finish_reasons: dict[str, int] = {}  # as the server sent them, of completed and failed requests
 
     def count_reason(self, reason: str, count: int = 1) -> None:
@@ -135,6 +138,12 @@ class ClientStats(msgspec.Struct):
     def count_retry_after(self, seconds: float) -> None:
         self.retry_afters += 1
         self.retry_after_s = _span(self.retry_after_s, (seconds, seconds))
+
+    def count_retry(self, wait_ns: int, *, first: bool) -> None:
+        """A request will be sent again after this wait. first: for the first time."""
+        self.retries += 1
+        self.retried_requests += first
+        self.retry_wait_ns += wait_ns
 
     def merge(self, other: ClientStats) -> None:
         """Add those of another process of the same run."""
@@ -185,6 +194,9 @@ class ClientStats(msgspec.Struct):
             record_backlog_peak=self.record_backlog_peak,
             retry_afters=self.retry_afters,
             retry_after_s=self.retry_after_s,
+            retries=self.retries,
+            retried_requests=self.retried_requests,
+            retry_wait_mean_s=_share(self.retry_wait_ns / 1e9, self.retries),
             usage_below_events_share=_share(self.usage_below_events, self.answers),
             usage_implausible_share=_share(self.usage_implausible, self.answers),
             unseen_answer_share=_share(self.usage_unseen, self.answers),
@@ -223,6 +235,9 @@ _SUMS = (
     "cached_tokens",
     "cached_of_tokens",
     "retry_afters",
+    "retries",
+    "retried_requests",
+    "retry_wait_ns",
 )
 
 
@@ -249,5 +264,5 @@ def _stamps(kernel: int, reads: int) -> Literal["kernel", "read", "mixed"]:
     return "kernel" if kernel >= 0.99 * reads else "mixed"
 
 
-def _share(part: int, whole: int) -> float | None:
+def _share(part: float, whole: int) -> float | None:
     return part / whole if whole else None

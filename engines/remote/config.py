@@ -50,6 +50,7 @@ class RemoteConfig:
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 600.0  # without a byte of the response
     max_failures: MostFailures | None = None  # the run stops at the first one above; None: it goes on
+    retry_429: int = 0  # how often a request that is refused with 429 is sent again
     request_timeout_s: float | None = None  # from sending to the end of the response; None: no limit
     # reuse: opened when a request has none; new: one for every request; a number: so many are opened before the run.
     connections: Literal["reuse", "new"] | int = "reuse"

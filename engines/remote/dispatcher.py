@@ -1,8 +1,9 @@
 """Dispatcher: takes the requests of a load from due to ended.
 
 due(now) --> waiting --> [connection: send ... read, read, read] --> ended --> recorded
-                ^                     |
-                +-- re-sent, once ----+  a reused connection was closed before any byte of the response
+                ^                     |                |
+                +-- re-sent, once ----+                |  a reused connection was closed before any byte of the response
+                +-- retries <--------------- 429 ------+  where `retry_429` allows it
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from engines.remote.connection_pool import ConnectionPool
 from engines.remote.load_recorder import Exchange, LoadRecorder
 from engines.remote.record_backlog import NEVER, RecordBacklog
 from engines.remote.request_bodies import BodyWindow
+from engines.remote.retries import Retries
 from engines.remote.socket_poller import SocketPoller
 from workloads.pacing import Due
 
@@ -68,6 +70,7 @@ class Dispatcher:
         self.pool = ConnectionPool(target, config, poller, self)
         self._waiting: deque[Exchange] = deque()  # for a connection
         self._busy: dict[Connection, Exchange] = {}
+        self._retries = Retries(config.retry_429)
         self.ended = RecordBacklog(load.recorder)
         self._start_ns: int | None = None
         self.next_due_ns = NEVER
@@ -79,13 +82,14 @@ class Dispatcher:
 
     @property
     def in_flight(self) -> list[Exchange]:
-        return [*self._busy.values(), *self._waiting]
+        return [*self._busy.values(), *self._waiting, *self._retries.waiting]
 
     @property
     def over(self) -> bool:
         """All requests have ended, no more will be due, and the server accepts connections."""
         unsettled = self.pool.unsure or self.pool.refused_ns is not None
-        return self._load.pacing.exhausted and not self._busy and not self._waiting and not unsettled
+        left = self._busy or self._waiting or self._retries
+        return self._load.pacing.exhausted and not left and not unsettled
 
     @property
     def has_background_work(self) -> bool:
@@ -136,6 +140,10 @@ class Dispatcher:
                 answer=self._new_answer(due.index),
             )
             self._waiting.append(exchange)
+        for due_ns, exchange in self._retries.due(now_ns):
+            exchange.ready_ns, exchange.taken_ns, exchange.sent_ns = due_ns, now_ns, None
+            exchange.answer = self._new_answer(exchange.index)
+            self._waiting.append(exchange)
         self._update_next_due()
         self._send_waiting()
 
@@ -145,8 +153,11 @@ class Dispatcher:
 
     def _update_next_due(self) -> None:
         """Update next_due_ns: NEVER while no request can be sent."""
-        due_ns = None if self.pool.blocked else self._load.pacing.next_due_ns()
-        self.next_due_ns = NEVER if due_ns is None else self._zero_ns + due_ns
+        if self.pool.blocked:
+            self.next_due_ns = NEVER
+            return
+        due_ns = self._load.pacing.next_due_ns()
+        self.next_due_ns = min(NEVER if due_ns is None else self._zero_ns + due_ns, self._retries.next_due_ns)
 
     @property
     def _can_send(self) -> bool:
@@ -162,7 +173,8 @@ class Dispatcher:
 
     def _send(self, exchange: Exchange, connection: Connection) -> None:
         load = self._load
-        request = load.request(exchange.index) if exchange.resent else load.window.take(exchange.index)
+        again = exchange.resent or exchange.refusals > 0
+        request = load.request(exchange.index) if again else load.window.take(exchange.index)
         self._busy[connection] = exchange
         sent_ns = connection.send(request, exchange.answer)
         if exchange.sent_ns is None:
@@ -173,7 +185,8 @@ class Dispatcher:
                 waited_ns = connection.free_ns - exchange.taken_ns
                 self._stats.connection_wait_ns.add(waited_ns)
                 ready_ns += waited_ns
-            self._stats.count_sent(exchange.scheduled_ns - zero_ns, ready_ns - zero_ns, sent_ns - zero_ns)
+            if not exchange.refusals:
+                self._stats.count_sent(exchange.scheduled_ns - zero_ns, ready_ns - zero_ns, sent_ns - zero_ns)
 
     def _open_connections(self) -> None:
         """Open the connections that the load needs. If none can be opened, waiting requests fail."""
@@ -257,7 +270,12 @@ class Dispatcher:
     def _finish(self, connection: Connection, exchange: Exchange, broken: Failure | None) -> None:
         del self._busy[connection]
         end_ns = exchange.answer.last_byte_ns
-        self._end(exchange, exchange.answer.end(broken), time.monotonic_ns() if broken or end_ns is None else end_ns)
+        if broken is None and self._retries.accepts(exchange):
+            self._stats.count_retry(self._retries.add(exchange, time.monotonic_ns()), first=exchange.refusals == 1)
+            self._update_next_due()
+        else:
+            ended_ns = time.monotonic_ns() if broken or end_ns is None else end_ns
+            self._end(exchange, exchange.answer.end(broken), ended_ns)
         self._send_waiting()
 
     def _end(self, exchange: Exchange, failure: Failure | None, end_ns: int) -> None:

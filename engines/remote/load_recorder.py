@@ -37,6 +37,7 @@ class Exchange:
     answer: StreamedAnswer
     sent_ns: int | None = None
     resent: bool = False
+    refusals: int = 0  # answered with 429, and sent again or waiting for that
 
 
 class EndedRequests:

@@ -10,6 +10,7 @@ from reports.document import Block, Section, Table, Text, Tone
 from reports.metrics import LATENCIES, definitions
 from reports.percentiles import Percentiles
 from reports.render.formatting import MISSING, number
+from reports.render.run import connections_line
 from reports.schema import RunFile, SlaResult
 from reports.summary_schema import Distribution, Summary
 from workloads.length_distributions import split_outside_brackets
@@ -107,6 +108,8 @@ def environment(runs: Sequence[tuple[str, RunFile]]) -> Section:
     rows = [
         (name.replace("_", " "), *(_shown(run.environment.get(name, MISSING)) for _, run in runs)) for name in names
     ]
+    if any(connections := [connections_line(run.client) for _, run in runs]):
+        rows.append(("connections", *(line or MISSING for line in connections)))
     texts = frozenset(range(1, len(runs) + 1))
     return Section(
         "Environment", [Table(("name", *(label or "value" for label, _ in runs)), rows, texts=texts)], folded=True

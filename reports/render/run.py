@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from engines.base import ClientReport
 from reports.metrics import LATENCIES
 from reports.percentiles import Percentiles, percentiles
 from reports.render.breakdown import slot_table, token_table
@@ -121,10 +122,21 @@ def throughput_text(run: RunFile) -> Text:
         if goodput.attainment_ci is not None:
             text.append(f", 95 %: {share(goodput.attainment_ci[0])} to {share(goodput.attainment_ci[1])}")
         text.append(")")
-    for line in (signals_line(run.summary.signals), gpu_line(run.summary.signals)):
+    for line in (signals_line(run.summary.signals), gpu_line(run.summary.signals), connections_line(run.client)):
         if line:
             text.append("\n" + line)
     return text
+
+
+def connections_line(client: ClientReport | None) -> str:
+    """The connections of a run over HTTP, and the handshakes, which are in no latency from sending."""
+    if client is None or client.handshake_p50_ms is None or not client.connections:
+        return ""
+    p50, p99 = number(client.handshake_p50_ms), number(client.handshake_p99_ms)
+    return (
+        f"connections {client.connections:,} opened, at most {client.connections_peak or 0:,} at once · "
+        f"handshake P50 {p50} ms, P99 {p99} ms"
+    )
 
 
 def signals_line(signals: Signals) -> str:

@@ -8,6 +8,7 @@ import pytest
 from engines.base import ClientReport
 from reports.client_limits import client_limits, client_notes
 from reports.metrics import RequestTimes, request_times
+from reports.render.run import connections_line
 from reports.schema import Criteria, SlaResult
 from reports.summary import completed_run
 from reports.validity import validity
@@ -144,3 +145,11 @@ def test_connections_that_were_waited_for_or_not_used_are_noted() -> None:
     assert client_notes(msgspec.structs.replace(GOOD, connection_waits=3, connection_wait_p99_ms=0.2)) == ()
     (unused,) = client_notes(msgspec.structs.replace(GOOD, connections=8, connections_used=5))
     assert "8 connections were opened, 5 of them used" in unused
+
+
+def test_connections_and_handshakes_have_a_line_of_their_own() -> None:
+    opened = msgspec.structs.replace(
+        GOOD, connections=12, connections_peak=8, handshake_p50_ms=0.41, handshake_p99_ms=12.5
+    )
+    assert connections_line(opened) == ("connections 12 opened, at most 8 at once · handshake P50 0.41 ms, P99 12.5 ms")
+    assert connections_line(GOOD) == connections_line(None) == ""

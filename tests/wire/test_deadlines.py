@@ -8,8 +8,11 @@ from email.utils import formatdate
 
 import pytest
 
+from engines.remote.answer import StreamedAnswer
 from engines.remote.failure_limit import MostFailures
 from engines.remote.headers import retry_after_s
+from engines.remote.load_recorder import Exchange
+from engines.remote.retries import Retries
 from tests.wire.driving import load
 from tests.wire.fake import GOOD, HEAD, Call, FakeServer, chunk, plain, text
 
@@ -109,3 +112,71 @@ def test_an_event_that_does_not_end_is_bounded(end: bytes) -> None:
     ran = load(script, requests=2, concurrency=1)
     assert ran.failures == ["stream_error", None]
     assert "does not end" in (ran.record.rows[0].error or "")
+
+
+def request_id(call: Call) -> str:
+    [line] = [one for one in call.head.splitlines() if one.lower().startswith("x-request-id:")]
+    return line
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_refusal_is_sent_again_when_the_server_said(workers: int) -> None:
+    """Each request is refused once."""
+    refused: dict[str, float] = {}
+
+    async def script(call: Call) -> None:
+        name = request_id(call)
+        if name in refused:
+            assert time.monotonic() - refused[name] >= 1.0
+            await call.send(GOOD)
+            return
+        refused[name] = time.monotonic()
+        refusal = plain("429 Too Many Requests", b"{}")
+        await call.send(refusal.replace(b"\r\n", b"\r\nRetry-After: 1\r\n", 1))
+
+    with FakeServer(script) as server:
+        ran = load(server, requests=2, concurrency=2, workers=workers, retry_429=1)
+    assert ran.failures == [None] * 2
+    assert (ran.report.retries, ran.report.retried_requests, ran.report.retry_afters) == (2, 2, 0)
+    assert ran.report.retry_wait_mean_s == 1.0
+    for row in ran.record.rows:
+        assert row.sent is not None
+        assert row.sent - row.scheduled >= 1e9, "the wait is in the latencies from the schedule"
+        assert row.first is not None
+        assert row.first - row.sent < 0.9e9, "and not in those from sending"
+
+
+def test_a_request_that_is_refused_too_often_fails() -> None:
+    """The first is refused three times, and the second twice."""
+
+    async def script(call: Call) -> None:
+        refusal = plain("429 Too Many Requests", b"{}")
+        await call.send(refusal.replace(b"\r\n", b"\r\nRetry-After: 0\r\n", 1) if call.number < 5 else GOOD)
+
+    with FakeServer(script) as server:
+        ran = load(server, requests=2, concurrency=1, retry_429=2)
+    assert ran.failures == ["http_4xx", None]
+    assert len(server.bodies) == 6
+    assert (ran.report.retries, ran.report.retried_requests, ran.report.retry_afters) == (4, 2, 1)
+
+
+def test_without_a_header_the_waits_grow() -> None:
+    exchange = Exchange(0, 0, 0, 0, StreamedAnswer(lambda answer, event, at_ns: None))
+    exchange.answer.head(429, {}, 1)
+    retries = Retries(8)
+    waits_s = []
+    while retries.accepts(exchange):
+        waits_s.append(retries.add(exchange, 0) / 1e9)
+        assert retries.due(retries.next_due_ns - 1) == []
+        [(_, again)] = retries.due(retries.next_due_ns)
+        assert again is exchange
+    assert waits_s == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_a_stopped_run_cancels_what_waits_for_its_retry() -> None:
+    async def script(call: Call) -> None:
+        refusal = plain("429 Too Many Requests", b"{}")
+        await call.send(refusal.replace(b"\r\n", b"\r\nRetry-After: 60\r\n", 1))
+
+    ran = load(script, requests=2, concurrency=2, retry_429=1, duration=0.3, drain=0.1)
+    assert [row.status for row in ran.record.rows] == ["cancelled", "cancelled"]

@@ -91,6 +91,7 @@ class OpenAIFactory:
                 workers=settings.server.workers,
                 connections=settings.server.connections,
                 idle_timeout_s=settings.server.idle_timeout,
+                retry_429=settings.server.retry_429,
                 request_timeout_s=settings.server.request_timeout,
                 read_timeout_s=settings.server.read_timeout,
                 scrape=settings.server.scrape,
