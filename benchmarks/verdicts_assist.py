@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.verdicts import BOUNDS, LATENCIES, Engine, _column, _list_of
+from benchmarks.verdicts import BOUNDS, LATENCIES, Engine, _column, list_of
 from engines.scheduling.config import SchedulerConfig
 from engines.simulated.calibrate import calibrate, measured_steps
 from engines.simulated.replay import Replay, scaled
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--processes", type=int, default=2)
     for name, kind, default in (("slots", int, "64"), ("loads", float, ".5,.85"), ("requests", int, "300")):
-        parser.add_argument(f"--{name}", type=_list_of(kind), default=_list_of(kind)(default))
+        parser.add_argument(f"--{name}", type=list_of(kind), default=list_of(kind)(default))
     args = parser.parse_args()
     names = [f"{name}: false pass, pass, false fail, fail (log of corrected over true)" for name in LATENCIES]
     print(f"| slots | load | requests | runs | {' | '.join(names)} |")

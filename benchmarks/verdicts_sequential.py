@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from benchmarks.verdicts import BOUNDS, LATENCIES, TRUTH_RUNS, Engine, _list_of, truth_ms, with_ledger
+from benchmarks.verdicts import BOUNDS, LATENCIES, TRUTH_RUNS, Engine, list_of, truth_ms, with_ledger
 from cbbench.experiment.until_decided import FIRST_ROUND
 from reports.judge import Judge
 from reports.pooled import pooled_result
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=16_000)
     parser.add_argument("--processes", type=int, default=2)
     for name, kind, default in (("slots", int, "64"), ("loads", float, ".5,.85")):
-        parser.add_argument(f"--{name}", type=_list_of(kind), default=_list_of(kind)(default))
+        parser.add_argument(f"--{name}", type=list_of(kind), default=list_of(kind)(default))
     args = parser.parse_args()
     names = [f"{name}: false pass, pass, false fail, fail; requests" for name in LATENCIES]
     print(f"| slots | load | at most | runs | {' | '.join(names)} |")
