@@ -64,6 +64,14 @@ def unit_arrivals(arrival: str, count: int, seed: int, trace: TraceGaps | None =
     return _accumulate(gaps)[:count]
 
 
+def at_mean_gap(arrivals_ugap: IntColumn) -> IntColumn:
+    """The arrivals scaled so that their own mean gap is one: n requests at R a second take (n - 1) / R s exactly."""
+    count = len(arrivals_ugap)
+    if count < 2 or not arrivals_ugap[-1]:
+        return arrivals_ugap
+    return whole(arrivals_ugap.astype(np.float64) * ((count - 1) * UGAP / int(arrivals_ugap[-1])))
+
+
 def requests_to_fill(gaps: float, arrival: str) -> int:
     """How many requests last for `gaps` mean gaps. Where gaps are drawn, a margin covers a draw of short ones: five
     standard deviations, and the requests that a bursty process sends at once. Raises CbbenchError."""
@@ -98,7 +106,7 @@ def _from_trace(trace: TraceGaps, count: int, seed: int) -> IntColumn:
     at = _accumulate(trace.gaps[(start + np.arange(max(count - 1, 0))) % length])[:count]
     if count > 1 and at[-1] == 0:
         raise CbbenchError("arrival", f"trace: the first {count} requests all arrive at the same time")
-    return whole(at.astype(np.float64) * ((count - 1) * UGAP / int(at[-1]))) if count > 1 else at
+    return at_mean_gap(at)
 
 
 def _accumulate(gaps: IntColumn) -> IntColumn:

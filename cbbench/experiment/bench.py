@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cbbench.experiment.engine_factories import factory_for
 from cbbench.settings.run import RunSettings
@@ -12,7 +13,7 @@ from cbbench.settings.workload_cache import opened_workload
 from engines.base import Engine
 from reports.schema import Criteria, EngineInfo, PacingInfo, PromptsInfo, WorkloadInfo
 from reports.stages import Stages
-from workloads.arrivals import requests_to_fill
+from workloads.arrivals import at_mean_gap, requests_to_fill
 from workloads.errors import CbbenchError
 from workloads.plan import UGAP, RequestPlan, realised
 from workloads.prompt_texts import PromptTexts, PromptTokens
@@ -60,7 +61,11 @@ class Bench:
         workload = opened_workload(settings.workload) if settings.workload.tenants is None else None
         key = (str(settings.plan_identity()), context_tokens, workload)
         plan = self._plans.pop(key, None)
-        self._plans[key] = plan = self._build(settings, workload, context_tokens) if plan is None else plan
+        if plan is None:
+            plan = self._build(settings, workload, context_tokens)
+            if settings.load.span == "fixed":
+                plan = replace(plan, arrivals_ugap=at_mean_gap(plan.arrivals_ugap))
+        self._plans[key] = plan
         while len(self._plans) > 1 and sum(map(len, self._plans.values())) > KEPT_REQUESTS:
             self._plans.pop(next(iter(self._plans)))
         return plan

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from cbbench.settings.facts import OURS, SEED, SHOWN, setting
+from cbbench.settings.facts import OURS, SEED, SET, SHOWN, setting
 
 if TYPE_CHECKING:
     from reports.sla import Sla
@@ -172,6 +172,14 @@ class LoadSettings(Struct, frozen=True, kw_only=True):
             "mmpp:FACTOR:SHARE:GAPS or onoff:SHARE:GAPS (bursts), or trace, which without `rate` keeps its own pace. "
             "Default: poisson.",
             extra=_of_workload("DIST", plan=True),
+        ),
+    ] = None
+    span: Annotated[
+        Literal["drawn", "fixed"] | None,
+        Meta(
+            description="With `rate`: fixed scales the drawn arrivals so that their own rate is the one asked for, as "
+            "`vllm bench serve` does; a short run is then no busier than asked. Default: drawn.",
+            extra=_of_workload("WORD", plan=True, needs={"rate": SET}, hashed="if-set"),
         ),
     ] = None
     speed: Annotated[

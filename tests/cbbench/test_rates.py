@@ -175,3 +175,25 @@ def test_how_long_it_takes_is_known_before() -> None:
     assert lasts_s(rate="2..10 for 10s", num_requests=70) == 11
     assert lasts_s(rate=STAGES, num_requests=280, duration=15) == 15
     assert lasts_s(rate="4", num_requests=8) == 2
+
+
+def test_a_fixed_span_has_the_rate_that_was_asked(cbbench: Callable[..., Outcome], tmp_path: Path) -> None:
+    """As the note of docs/workloads.md: 120 requests at 20 per second with seed 0."""
+    common = (
+        "run",
+        "--engine",
+        "simulated",
+        "--hardware",
+        "h100",
+        "--model",
+        "tiny",
+        "--rate",
+        "20",
+        "--num-requests",
+        "120",
+    )
+    for span, arrived in (("drawn", 16.53), ("fixed", 20.0)):
+        assert cbbench(*map(str, common), "--span", span, "-o", str(tmp_path / span)).code == 0
+        run = json.loads((tmp_path / span / "run.json").read_text())
+        assert run["summary"]["throughput"]["arrivals_per_s"] == pytest.approx(arrived, rel=5e-4)
+    assert cbbench("run", "--span", "fixed").err == "error: --span: needs --rate\n"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.arrivals import TraceGaps, requests_to_fill, unit_arrivals
+from workloads.arrivals import TraceGaps, at_mean_gap, requests_to_fill, unit_arrivals
 from workloads.bursts import Phases
 from workloads.errors import CbbenchError
 from workloads.plan import UGAP
@@ -71,6 +71,19 @@ def test_arrivals_are_whole_start_at_zero_and_never_go_back(arrival: str, count:
     assert at[0] == 0
     assert np.all(np.diff(at) >= 0)
     assert np.array_equal(at, unit_arrivals(arrival, count + 7, seed)[:count]), "fewer are the beginning of more"
+
+
+@pytest.mark.parametrize("arrival", ["constant", "poisson", "gamma:3", "mmpp:4:0.2:100"])
+@pytest.mark.parametrize("count", [1, 20, 500])
+def test_at_the_mean_gap_the_last_arrival_is_where_it_is_expected(arrival: str, count: int) -> None:
+    """But for rounding to the millionth of a gap; order and proportions of the gaps stay."""
+    drawn = unit_arrivals(arrival, count, seed=3)
+    scaled = at_mean_gap(drawn)
+    assert scaled[-1] == pytest.approx((count - 1) * UGAP, abs=1)
+    assert scaled[0] == 0
+    if count > 2:
+        assert np.diff(scaled) == pytest.approx(np.diff(drawn) * (scaled[-1] / drawn[-1]), abs=2)
+    assert at_mean_gap(np.zeros(3, np.int64)).tolist() == [0, 0, 0]  # all at once: no rate spreads them
 
 
 def test_seeds_differ() -> None:
