@@ -7,12 +7,18 @@ from math import inf
 
 from reports.curves import CurvePoint, bend, label_of, latency_of_knee, merge, neighbours, short_label, sized
 from reports.devices import unequal_devices
-from reports.limits import limit_of, milliseconds
+from reports.limits import OUT_OF_KV, limit_of, milliseconds
 from reports.schema import SlaResult
 from reports.sweep_schema import Point, Recommendation
 
 NEAR_BEST = 0.95  # of the best throughput: the difference is within the noise of single runs
 ALIKE = 0.99  # of the best throughput: taken as equal
+HARDLY = 0.001  # of the steps
+HELD_BACK_BY = {  # why the head of the queue waits where the value of a parameter is too small, and what it waits for
+    "max-num-seqs": (("rows",), "a slot"),
+    "kv-blocks": (OUT_OF_KV, "KV blocks"),
+    "max-num-batched-tokens": (("tokens",), "the step's token budget"),
+}
 
 
 def recommend(
@@ -34,7 +40,7 @@ def recommend(
         return Recommendation(None, reason, limit="sla" if measured and sla else "unknown", proven=False)
     best = max(fit, key=_throughput)  # of equals the first, so the smallest
     if sla:
-        chosen, lead = _first_of_alike(fit, best, sized(measured))
+        chosen, lead = _first_of_alike(params, fit, best, sized(measured))
         reason = (
             f"{label_of(params, chosen.values)} has the largest throughput{lead} within the SLA, which {len(fit)} of "
         )
@@ -44,7 +50,7 @@ def recommend(
         reason = f"{label_of(params, chosen.values)} has the largest throughput of those at which completions keep up "
         reason += f"with arrivals: {_numbers(chosen)}.{_beyond_the_knee(params, measured, chosen)}"
     elif not sized(measured):
-        chosen, lead = _first_of_alike(fit, best, has_size=False)
+        chosen, lead = _first_of_alike(params, fit, best, has_size=False)
         reason = f"{label_of(params, chosen.values)} has the largest throughput{lead}: {_numbers(chosen)}."
     else:
         chosen = next(one for one in fit if _throughput(one) >= NEAR_BEST * _throughput(best))
@@ -67,19 +73,31 @@ def recommend(
     )
 
 
-def _first_of_alike(fit: Sequence[Point], best: Point, has_size: bool) -> tuple[Point, str]:
-    """(point, text): of the points with the best throughput the smallest setting, or the one with the lowest P99 TTFT
-    where values have no size."""
+def _first_of_alike(params: Sequence[str], fit: Sequence[Point], best: Point, has_size: bool) -> tuple[Point, str]:
+    """(point, text): of the points with the best throughput the smallest setting at which hardly any request waits for
+    what the parameter limits, as a little more load would fail there; or else the smallest, or the one with the lowest
+    P99 TTFT where values have no size."""
     alike = [one for one in fit if _throughput(one) >= ALIKE * _throughput(best)]
     if len(alike) == 1:
         return best, ""
     if has_size:
-        return alike[0], "" if alike[0] is best else " to within 1 %"
+        limits = [HELD_BACK_BY[param] for param in params if param in HELD_BACK_BY]
+        reasons = [reason for some, _ in limits for reason in some]
+        free = [one for one in alike if _share_blocked(one, reasons) <= HARDLY]
+        if not limits or not free or free[0] is alike[0]:
+            return alike[0], "" if alike[0] is best else " to within 1 %"
+        awaited = " or ".join(what for _, what in limits)
+        return free[0], f" to within 1 %, as the first at which hardly any request waits for {awaited},"
     chosen = min(alike, key=lambda one: inf if one.p99_ttft_ms is None else one.p99_ttft_ms)
     tied = [short_label(one.values) for one in alike if one is not chosen and same_p99_ttft(one, chosen)]
     if tied:
         return chosen, f" to within 1 %, a tie with {', '.join(tied)}, whose P99 TTFT is the same within noise,"
     return chosen, " to within 1 %, and the lowest P99 TTFT there,"
+
+
+def _share_blocked(point: Point, reasons: Sequence[str]) -> float:
+    """Share of the steps in which the head of the queue waited for one of these reasons."""
+    return sum(point.signals.blocked.get(reason, 0.0) for reason in reasons)
 
 
 def _beyond_the_knee(params: Sequence[str], measured: Sequence[CurvePoint], chosen: Point) -> str:

@@ -147,6 +147,20 @@ def test_a_device_that_waits_for_launches_is_held_up_by_the_host() -> None:
     assert "the device is idle 5% of the time, and waits for launches in 45%, while 4.0 requests wait" in why
 
 
+def test_of_equals_the_first_at_which_hardly_any_request_waits_for_a_slot() -> None:
+    """At 8 requests a second 32 and 48 slots do alike; at 9, 32 of them miss the SLA."""
+
+    def at(slots: int, rows: float) -> Point:
+        return point(slots, 1655.0, signals=Signals(waiting_mean=0.1, blocked={"rows": rows}), sla=(sla("pass", 200),))
+
+    few, enough, many = at(32, 0.008), at(48, 0.0), at(64, 0.0)
+    advice = recommend(["max-num-seqs"], [few, enough, many], ["p99_ttft_ms<=500"])
+    assert advice.values == (48,)
+    assert "as the first at which hardly any request waits for a slot, within the SLA" in advice.reason
+    assert recommend(["max-num-seqs"], [few, at(48, 0.9)], ["p99_ttft_ms<=500"]).values == (32,)  # none is free
+    assert recommend(["kv-blocks"], [few, enough], ["p99_ttft_ms<=500"]).values == (32,)  # slots are not what varies
+
+
 def test_the_cap_on_concurrency_is_blamed_only_where_there_is_one() -> None:
     behind = {"signals": Signals(device_busy=0.9, waiting_mean=0.4), "saturated": "arrivals outran completions"}
     name, why = cause(None, point(8, 100, concurrency=4, **behind))
