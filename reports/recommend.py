@@ -14,10 +14,11 @@ from reports.sweep_schema import Point, Recommendation
 NEAR_BEST = 0.95  # of the best throughput: the difference is within the noise of single runs
 ALIKE = 0.99  # of the best throughput: taken as equal
 HARDLY = 0.001  # of the steps
-HELD_BACK_BY = {  # why the head of the queue waits where the value of a parameter is too small, and what it waits for
+# Why the head of the queue waits where the value of a parameter is too small, and what it waits for. A larger token
+# budget is none of these: it costs TPOT.
+HELD_BACK_BY = {
     "max-num-seqs": (("rows",), "a slot"),
     "kv-blocks": (OUT_OF_KV, "KV blocks"),
-    "max-num-batched-tokens": (("tokens",), "the step's token budget"),
 }
 
 
