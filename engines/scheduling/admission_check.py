@@ -133,11 +133,8 @@ class AdmissionCheck:
             return Refusal(Blocked.PARTIAL)
         if self._slots.num_active > len(budget.vacated.requests) and not admission.permits(request):
             return Refusal(Blocked.PEAK)
-        # While a prompt is computed decodes may stand still. Then of requests that take blocks from each other each may
-        # be preempted before it decodes, for ever: one that was preempted gets all blocks that its next token needs.
-        first_end = (
-            min(request.known, request.kv_limit) if batching.stalls and request.preemptions else computed + takes
-        )
+        whole = request.preemptions > 0 and self._policies.resume_whole
+        first_end = min(request.known, request.kv_limit) if whole else computed + takes
         blocks = self._gate.blocks_to_reserve(request, admission.reserve(request, self._kv, first_end))
         grant = Grant(takes, computed, hits, blocks, admission.must_fit(request, self._kv))
         refusal = self._gate.can_allocate(request, grant, budget, watermark=admission.watermark_blocks, now_ns=now_ns)

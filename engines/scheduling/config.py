@@ -159,6 +159,8 @@ class SchedulerConfig:
             victims=self._victims(),
             skip_ahead=SkipAhead(self.skip_ahead),
             priority=PriorityPreemption() if self.preempt_for_priority else NoPriorityPreemption(),
+            # Where the first in plan order is never the victim and gets its tokens first, it always gets on.
+            resume_whole=self.prefill == "prefill-first" or self.victim != "last",
         )
         instance, first_slot = (0, 0) if source is None else (1, source.slots.num_slots)
         return Scheduler(

@@ -19,3 +19,6 @@ class Policies:
     victims: Victims
     skip_ahead: SkipAhead
     priority: ForPriority
+    # A request that was preempted is admitted only with all blocks that its next token needs. Otherwise it may be
+    # preempted again before that, and take the tokens of the others meanwhile: then no request gets on, for ever.
+    resume_whole: bool

@@ -138,12 +138,16 @@ STALLING: dict[str, Any] = {
         # Prompts take blocks from each other, and the decodes wait for all of them.
         (0, {"kv_blocks": 7, "block_size": 4, "victim": "least-computed", "prompt_buckets": (3, 10), **PRIORITY},
          [(15, 6, 3, 2), (13, 5, 5, 1), (7, 7, 7, 0), (6, 6, 7, 0)]),
+        # The first in plan order takes all tokens of a step, and is the victim of the next.
+        (1, {"kv_blocks": 12, "block_size": 2, "max_num_seqs": 2, "max_num_batched_tokens": 9, "prefill": "in-order",
+             "order": "shortest-known", "victim": "lowest-priority", "max_prompt_chunk": None},
+         [(15, 7, 4, 0), (10, 4, 2, 0), (15, 4, 2, 1)]),
     ],
 )  # fmt: skip
 def test_requests_that_take_blocks_from_each_other_all_end(
     depth: int, settings: dict[str, Any], wanted: list[tuple[int, int, int, int]]
 ) -> None:
-    """While a prompt is computed decodes wait: two requests preempted each other before either decoded, for ever."""
+    """A request that was preempted came back with too few blocks, took the others' tokens and was preempted again."""
     d = Driven.of(depth=depth, **STALLING | settings)
     for at in range(10):
         d.submit(*(req(i, *lengths, priority=p) for i, (*lengths, when, p) in enumerate(wanted) if when == at)).step()
