@@ -121,7 +121,7 @@ def _key(pair: ComparedRuns) -> bytes:
 
 def _name(run: RunFile) -> str:
     pacing = run.workload.pacing
-    words = [run.engine.kind, run.engine.mode, run.workload.spec]
+    words = [run.engine.name, run.engine.mode, run.workload.spec]
     words.append(f"{pacing.rate_per_s:g}/s" if pacing.rate_per_s is not None else None)
     words.append(f"{pacing.concurrency} at once" if pacing.concurrency is not None else None)
     return " · ".join(word for word in words if word)

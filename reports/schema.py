@@ -32,6 +32,11 @@ class EngineInfo(msgspec.Struct, frozen=True):
         return {name: value for name, value in self.config.items() if name != "core"}
 
     @property
+    def name(self) -> str:
+        """What ran the requests, or the tool whose file says so."""
+        return str(self.config.get("tool") or self.kind)
+
+    @property
     def batching(self) -> str | None:
         """The batching mode as text; None for a server, which does not expose it."""
         return f"{self.mode}, disaggregated" if self.mode and self.config.get("disaggregate") else self.mode

@@ -35,13 +35,21 @@ def read_any(paths: Iterable[Path], judgement: Judgement = AS_IT_IS) -> list[Sto
 
 
 def is_result(path: Path) -> bool:
-    """Whether it is a file of another tool, or a folder of aiperf."""
-    return path.is_file() or _of_aiperf(path) is not None
+    """Whether it is a file of another tool, one result of such a file (FILE#2), or a folder of aiperf."""
+    return path.is_file() or _picked(path)[1] is not None or _of_aiperf(path) is not None
+
+
+def _picked(path: Path) -> tuple[Path, int | None]:
+    """FILE#2 is the second result of a file; (the file, its number from 1, None for all)."""
+    name, mark, number = path.name.rpartition("#")
+    file = path.with_name(name) if mark and name else path
+    return (file, int(number)) if file != path and number.isdecimal() and file.is_file() else (path, None)
 
 
 def read_results(path: Path, judgement: Judgement = AS_IT_IS) -> list[StoredRun]:
     """The results in one file of vLLM, SGLang, guidellm or aiperf, or in a folder of aiperf's artifacts: one; several
-    where guidellm measured several loads."""
+    where guidellm measured several loads, or a file has several lines. FILE#2 is the second of them."""
+    path, number = _picked(path)
     file = _of_aiperf(path) or path
     documents = read_documents(file)
     try:
@@ -53,6 +61,10 @@ def read_results(path: Path, judgement: Judgement = AS_IT_IS) -> list[StoredRun]
         raise CbbenchError(
             None, f"{file}: unknown form of a result: {said} (docs/gates.md lists the known ones)"
         ) from None
+    if number is not None:
+        if not 1 <= number <= len(results):
+            raise CbbenchError(None, f"{path}#{number}: the file has results 1 to {len(results)}")
+        results = [results[number - 1]]
     return [stored(path, one, judgement) for one in results]
 
 
@@ -68,8 +80,8 @@ def _results(path: Path, documents: list[Document]) -> list[Result]:
         return [aiperf.from_records(read_documents(records), last) if beside else aiperf.from_summary(last)]
     if isinstance(last.get("benchmarks"), list):
         return guidellm.from_report(last)
-    if "duration" in last and ("ttfts" in last or "request_throughput" in last):
-        return [vllm.from_result(last, earlier=len(documents) - 1)]
+    if all("duration" in one and ("ttfts" in one or "request_throughput" in one) for one in documents):
+        return [vllm.from_result(one, at if len(documents) > 1 else None) for at, one in enumerate(documents)]
     raise CbbenchError(None, "not a result of vLLM, SGLang, guidellm or aiperf: it has none of their keys")
 
 

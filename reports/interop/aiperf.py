@@ -58,10 +58,11 @@ def from_summary(summary: Document) -> Result:
 def _result(file: Document, notes: Sequence[str], **measured: Any) -> Result:
     config = file.get("input_config") or {}
     models = (config.get("models") or {}).get("items") or [{}]
+    named = (config.get("endpoint") or {}).get("model_names") or [None]  # from 0.8 on
     version = file.get("aiperf_version")
     return Result(
         tool=f"aiperf {version}" if version else "aiperf",
-        model=models[0].get("name"),
+        model=models[0].get("name") or named[0],
         workload="not said",
         pacing=_pacing(config),
         interrupted=bool(file.get("was_cancelled")),

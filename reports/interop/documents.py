@@ -14,7 +14,8 @@ Document = dict[str, Any]
 
 
 def read_documents(path: Path) -> list[Document]:
-    """One document or more, else CbbenchError. Read by Python's json, as SGLang writes Infinity, which is not JSON."""
+    """One document or more, else CbbenchError. Read by Python's json, as SGLang writes Infinity, which is not JSON. NaN
+    is read as null: the value is not known."""
     try:
         text = path.read_text(encoding="utf-8").strip()
         found = _yaml(text) if path.suffix in (".yaml", ".yml") else _json(text)
@@ -29,11 +30,15 @@ def read_documents(path: Path) -> list[Document]:
 
 def _json(text: str) -> list[Any]:
     try:
-        return [json.loads(text)]
+        return [json.loads(text, parse_constant=_constant)]
     except json.JSONDecodeError:
         if "\n" not in text:
             raise
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        return [json.loads(line, parse_constant=_constant) for line in text.splitlines() if line.strip()]
+
+
+def _constant(name: str) -> float | None:
+    return None if name == "NaN" else float(name)
 
 
 def _yaml(text: str) -> list[Any]:

@@ -33,6 +33,9 @@ def from_report(report: Document) -> list[Result]:
 def _result(benchmark: Document, tool: str, at: int | None) -> Result:
     totals = benchmark["metrics"]["request_totals"]
     requests = {name: benchmark["requests"].get(name) or [] for name in STATUSES}
+    measured = {name: [one for one in some if _within(one, benchmark)] for name, some in requests.items()}
+    if any(len(requests[name]) != totals[name] for name in STATUSES):
+        requests = measured
     whole = all(len(requests[name]) == totals[name] for name in STATUSES)
     notes = [RENAMED]
     if not whole:
@@ -51,6 +54,15 @@ def _result(benchmark: Document, tool: str, at: int | None) -> Result:
         summary=None if whole else _summary(benchmark, totals),
         notes=tuple(notes),
     )
+
+
+def _within(one: Document, benchmark: Document) -> bool:
+    """Whether a request was under way in the measured window: some versions list those of warm-up and cool-down too."""
+    timings = one["info"]["timings"]
+    start = timings["request_start"] or timings["resolve_start"] or timings["targeted_start"]
+    end = timings["request_end"] or timings["resolve_end"] or start
+    window = benchmark.get("start_time"), benchmark.get("end_time")
+    return None in window or bool(end >= window[0] and start <= window[1])
 
 
 def _pacing(strategy: dict[str, Any]) -> tuple[PacingInfo, str]:

@@ -22,7 +22,7 @@ from workloads.errors import CbbenchError
 
 NO_STEPS = "no engine steps and no signals of the server"
 FROM_SENDING = "latencies are from sending, so they exclude a wait before it, and overload is not detected"
-NO_HASH = "the file does not identify the requests that it sent, so a comparison needs allow_different"
+NO_HASH = "the file does not identify the requests that it sent, so a gate against another run needs allow_different"
 
 LONGEST_GAP_US = 2**32 - 1
 MOST_TOKENS = 2**31 - 1

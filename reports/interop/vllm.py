@@ -25,20 +25,21 @@ NO_SCHEDULE = "no queue times, so a wait in its client is unknown"
 ALONE = "percentiles alone; it writes single requests with its option "
 
 
-def from_result(result: Document, *, earlier: int = 0) -> Result:
-    """`earlier`: results before it in the same file, which is a log. CbbenchError for columns that do not fit."""
+def from_result(result: Document, at: int | None = None) -> Result:
+    """at: its number in a file of several, from 0. CbbenchError for columns that do not fit."""
     sglang = "random_range_ratio" in result or "total_output_tokens_retokenized" in result
     detailed = all(name in result for name in COLUMNS)
-    notes = [f"the last of {earlier + 1} results in this file"] if earlier else []
+    notes = []
     if detailed:
         notes += [NO_STARTS] if "start_times" not in result else [NO_SCHEDULE] if "queue_times" not in result else []
     else:
         notes.append(ALONE + ("output-details" if sglang else "save-detailed"))
-    failures_known = "failed" in result
+    failures_known = _failed(result) is not None
     if not detailed and not failures_known:
         notes.append("the file does not say how many requests failed")
     return Result(
         tool="SGLang" if sglang else "vLLM",
+        label="" if at is None else f"{at + 1}: {_load(result)}",
         model=result.get("model_id"),
         workload=str(result.get("cbbench_workload") or result.get("dataset_name") or "not said"),
         sha256=str(result.get("cbbench_workload_sha256") or ""),
@@ -48,6 +49,21 @@ def from_result(result: Document, *, earlier: int = 0) -> Result:
         failures_known=failures_known,
         notes=tuple(notes),
     )
+
+
+def _failed(result: Document) -> int | None:
+    """Requests that failed; None where the file does not say it. Some versions say only how many were asked for."""
+    if (failed := result.get("failed")) is not None:
+        return int(failed)
+    asked, completed = result.get("num_prompts"), result.get("completed")
+    return None if asked is None or completed is None else max(int(asked) - int(completed), 0)
+
+
+def _load(result: Document) -> str:
+    rate, most = result.get("request_rate"), result.get("max_concurrency")
+    if isinstance(rate, int | float) and math.isfinite(rate):
+        return f"{rate:g} per s"
+    return "all at once" if most is None else f"{most} at once"
 
 
 def _pacing(result: Document) -> PacingInfo:
@@ -106,7 +122,7 @@ def _asked(
 def _summary(result: Document) -> Summary:
     return summary_of(
         completed=int(result.get("completed") or 0),
-        failed=int(result.get("failed") or 0),
+        failed=_failed(result) or 0,
         window_s=float(result["duration"]),
         request_per_s=result.get("request_throughput"),
         output_token_per_s=result.get("output_throughput"),

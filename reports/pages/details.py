@@ -72,7 +72,7 @@ def configuration(runs: Sequence[tuple[str, RunFile]]) -> Section:
 def _settings(run: RunFile) -> dict[str, str]:
     engine, workload, pacing = run.engine, run.workload, run.workload.pacing
     named: dict[str, Any] = {
-        "engine": engine.kind, "mode": engine.mode, "model": engine.model, "device": engine.device,
+        "engine": engine.name, "mode": engine.mode, "model": engine.model, "device": engine.device,
         "workload": workload.spec, "requests": workload.num_requests, "seed": workload.seed,
         "workload hash": workload.sha256[:12],
         "prompts' hash": workload.prompts and workload.prompts.sha256[:12],

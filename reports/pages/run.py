@@ -42,7 +42,7 @@ def run_report(one: ReportedRun) -> Report:
 
 def title_of(run: RunFile) -> str:
     engine = run.engine
-    where = " on ".join(word for word in (engine.model or engine.kind, engine.hardware) if word)
+    where = " on ".join(word for word in (engine.model or engine.name, engine.hardware) if word)
     return f"{where}, {engine.batching} batching" if engine.batching else where
 
 

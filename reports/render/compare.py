@@ -95,7 +95,7 @@ def side_by_side(
         raise ValueError("side_by_side needs at least two runs")
     if any(run.summary is None for run in runs):
         raise ValueError("a run has no summary; rebuild it first")
-    names = list(labels) if labels is not None else [run.engine.mode or run.engine.kind for run in runs]
+    names = list(labels) if labels is not None else [run.engine.mode or run.engine.name for run in runs]
     summaries = [run.summary for run in runs if run.summary is not None]
     parts: list[RenderableType] = []
     hashes = {run.workload.sha256 for run in runs}

@@ -58,7 +58,7 @@ def headline(run: RunFile) -> Text:
         head = verdict(validity)
     else:
         head = verdict({0: "pass", 3: "fail", 5: "inconclusive", 7: "invalid"}[code])
-    what = [run.engine.kind, run.engine.batching, run.engine.model, run.engine.hardware, run.workload.spec]
+    what = [run.engine.name, run.engine.batching, run.engine.model, run.engine.hardware, run.workload.spec]
     head.append("  " + " · ".join(word for word in what if word), style="default")
     if (mixed := failed_and_open((one.expr, one.verdict) for one in run.sla)) is not None:
         head.append(f"\n{mixed}", style="bold")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import shutil
@@ -96,12 +97,43 @@ def test_sglang_without_start_times_has_the_window_it_states(tmp_path: Path) -> 
     path = tmp_path / "sglang.jsonl"
     line = {key: value for key, value in DETAILED.items() if key != "start_times"}
     line |= {"random_range_ratio": 0.0, "request_rate": float("inf")}
-    path.write_text(json.dumps(line | {"duration": 9.0}) + "\n" + json.dumps(line) + "\n")
+    path.write_text(json.dumps(line) + "\n")
     one = read(path)
-    assert summary(one).throughput.output_token_per_s == pytest.approx(6 / 2.0), "the last line counts"
-    assert one.run.engine.config["tool"] == "SGLang"
+    assert summary(one).throughput.output_token_per_s == pytest.approx(6 / 2.0)
+    assert one.run.engine.config["tool"] == one.run.engine.name == "SGLang"
     assert "start times" in said(one)
-    assert "last of 2" in said(one)
+
+
+def test_every_line_of_a_file_that_a_tool_appends_to_is_a_result(tmp_path: Path) -> None:
+    """Of a swept file only the last was judged, which hid a failure. FILE#2 is one of them."""
+    path = tmp_path / "sweep.jsonl"
+    rates = (10.0, 20.0, float("inf"))
+    path.write_text(
+        "".join(json.dumps(FLAT | {"request_rate": rate, "failed": int(rate == 20)}) + "\n" for rate in rates)
+    )
+    found = read_results(path, Judgement(parse_all(["failure_rate<=0"])))
+    assert [one.run.sla[0].verdict for one in found] == ["pass", "fail", "pass"]
+    assert [one.name.rpartition("· ")[2] for one in found] == ["1: 10 per s", "2: 20 per s", "3: all at once"]
+    (second,) = read_results(Path(f"{path}#2"))
+    assert second.name == found[1].name
+    for number in (0, 4):
+        with pytest.raises(CbbenchError, match=f"#{number}: the file has results 1 to 3"):
+            read_results(Path(f"{path}#{number}"))
+
+
+def test_what_was_asked_for_and_did_not_complete_has_failed(tmp_path: Path) -> None:
+    """Some versions of vLLM write no `failed`: 8 of 10 read as 8 of 8."""
+    flat = {key: value for key, value in FLAT.items() if key != "failed"} | {"num_prompts": 10, "completed": 8}
+    one = read(write(tmp_path, flat))
+    assert (summary(one).requests.completed, summary(one).requests.failed) == (8, 2)
+    assert one.run.validity is not None
+    assert one.run.validity.verdict == "invalid"
+
+
+def test_a_value_that_is_no_number_is_not_known(tmp_path: Path) -> None:
+    one = read(write(tmp_path, FLAT | {"p99_ttft_ms": math.nan}), "p99_ttft_ms<=100", "p50_ttft_ms<=100")
+    assert summary(one).latency.ttft_ms.p99 is None
+    assert summary(one).latency.ttft_ms.p50 == 30.0
 
 
 def test_percentiles_alone_prove_nothing(tmp_path: Path) -> None:
@@ -167,7 +199,7 @@ def test_sglangs_summary_does_not_say_how_many_failed(tmp_path: Path) -> None:
         (changed("output_lens", 10**25), "output tokens"),
         (json.dumps(DETAILED | {"model_id": ["x"]}), "model"),
         (json.dumps(FLAT | {"p99_ttft_ms": -5.0}), "latency.ttft_ms.p99 is -5.0"),
-        (json.dumps(FLAT | {"p99_ttft_ms": math.nan}), "latency.ttft_ms.p99 is nan"),
+        (json.dumps(FLAT | {"p99_ttft_ms": math.inf}), "latency.ttft_ms.p99 is inf"),
         (json.dumps(FLAT | {"p99_ttft_ms": "5"}), "latency.ttft_ms.p99"),
         ('{"benchmarks": []}', "no benchmark"),
         ('{"metadata": {}, "metrics": {"request_latency": {"value": 1, "unit": "h"}}}', "lacks 'timestamp_ns'"),
@@ -229,6 +261,23 @@ def test_a_sample_of_guidellms_requests_is_no_evidence(tmp_path: Path) -> None:
     assert summary(one).requests.completed == 10
     assert summary(one).latency.e2el_ms.mean == pytest.approx(29.93, abs=5)
     assert "sample" in said(one)
+
+
+def test_guidellms_requests_of_warm_up_and_cool_down_are_left_out(tmp_path: Path) -> None:
+    """Of 0.5: they are listed, and the totals do not count them, so that all single requests were thrown away."""
+    report = json.loads((DATA / "guidellm-0.8.1.json").read_text())
+    (benchmark,) = report["benchmarks"] = report["benchmarks"][:1]
+    before = len(benchmark["requests"]["successful"])
+    early = copy.deepcopy(benchmark["requests"]["successful"][0])
+    timings = early["info"]["timings"]
+    for name, at in timings.items():
+        if isinstance(at, float) and at > 1e6:
+            timings[name] = at - 1000.0
+    benchmark["requests"]["successful"].insert(0, early)
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    (one,) = read_results(tmp_path / "report.json")
+    assert one.record is not None
+    assert summary(one).requests.completed == before
 
 
 def test_yaml_is_read_as_json_is(tmp_path: Path) -> None:
