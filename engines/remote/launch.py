@@ -3,7 +3,8 @@
 free port --> start, in a session of its own --> healthy, and ours? --> measure --> end all its processes
 
 It has a session of its own, not only a process: Ctrl-C then reaches cbbench alone, and every process the server
-started can be found and ended, also one whose parent has ended.
+started can be found and ended, also one whose parent has ended. A guard (launch_guard.py) does that where cbbench is
+killed.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def launched(command: str, fill: Mapping[str, str], log: Path, ready_timeout_s: 
     words = [_filled(word, {"{port}": str(port), **fill}) for word in words_of(command)]
     with _interruptible(), open(log, "wb") as output:
         process = _start(words, output.fileno())
+        guard = _guard_of(process.pid)
         try:
             _wait_until_ready(process, port, ready_timeout_s)
             yield f"http://{HOST}:{port}"
@@ -87,6 +89,16 @@ def launched(command: str, fill: Mapping[str, str], log: Path, ready_timeout_s: 
             raise
         finally:
             _end(process)
+            guard.kill()
+            guard.communicate()
+
+
+def _guard_of(session: int) -> subprocess.Popen[bytes]:
+    """A process that ends the session when this one is gone: then its standard input ends."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "engines.remote.launch_guard", str(session)],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
 
 
 def _filled(word: str, fill: Mapping[str, str]) -> str:
@@ -151,23 +163,36 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """End the whole session: SIGTERM, then SIGKILL. No process of it is left on return, as the next server needs the
     GPU memory that they hold. A second Ctrl-C cuts the grace period short."""
     try:
-        _signal_group(process, signal.SIGTERM)
+        _signal_group(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_S)
     finally:
-        _signal_group(process, signal.SIGKILL)
+        _signal_group(process.pid, signal.SIGKILL)
         process.wait()
-        deadline_s = time.monotonic() + GRACE_S
-        while (left := processes_of(process.pid)) and time.monotonic() < deadline_s:
-            for pid in left:  # also those in a process group of their own
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(END_PERIOD_S)
+        _kill_all(process.pid)
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def end_session(session: int) -> None:
+    """As _end, for a server that is no child of this process."""
+    _signal_group(session, signal.SIGTERM)
+    deadline_s = time.monotonic() + GRACE_S
+    while processes_of(session) and time.monotonic() < deadline_s:
+        time.sleep(END_PERIOD_S)
+    _kill_all(session)
+
+
+def _kill_all(session: int) -> None:
+    deadline_s = time.monotonic() + GRACE_S
+    while (left := processes_of(session)) and time.monotonic() < deadline_s:
+        for pid in left:  # also those in a process group of their own
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(END_PERIOD_S)
+
+
+def _signal_group(session: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
+        os.killpg(session, number)
 
 
 def _how_it_ended(process: subprocess.Popen[bytes]) -> str:

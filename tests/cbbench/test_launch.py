@@ -148,6 +148,22 @@ def test_a_signal_while_waiting_ends_all_that_was_started(
     assert not alive(helper)
 
 
+def test_a_server_does_not_outlive_cbbench_that_is_killed(
+    spawn: Callable[..., subprocess.Popen[str]], script: Callable[[str], str]
+) -> None:
+    """SIGKILL leaves cbbench no moment to end it; the helper that the server started ends too."""
+    process = spawn("sweep", "n", "--values", "1", "--launch", script(QUICK.format(healthy=())), *WORK, "-o", "out")
+    helper = int(wait_for(Path("out/n-1.server.log"), "GET /v1/models", process).split()[1])
+    session = os.getsid(helper)
+    process.kill()
+    process.wait()
+    deadline_s = time.monotonic() + 20
+    while processes_of(session) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert not alive(helper)
+    assert not processes_of(session)
+
+
 @pytest.mark.parametrize("healthy", ["/health", "/v1/models"])
 def test_ready_and_ended(healthy: str, script: Callable[[str], str], tmp_path: Path) -> None:
     log = tmp_path / "log"
