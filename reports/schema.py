@@ -63,6 +63,7 @@ class PacingInfo(msgspec.Struct, frozen=True):
     duration_s: float | None = None
     drain_s: float | None = None
     arrival: str | None = None
+    think_ms: str | None = None  # of the turns of a session, which wait for the answer before them
 
     @property
     def open_loop(self) -> bool:

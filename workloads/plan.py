@@ -17,6 +17,7 @@ import numpy as np
 from workloads.columns import IntColumn
 from workloads.prompt_blocks import PromptBlocks
 from workloads.prompt_texts import PromptTexts
+from workloads.turns import Turns
 
 UGAP = 1_000_000  # one mean inter-arrival gap, in the unit of `arrivals_ugap`
 
@@ -73,6 +74,7 @@ class RequestPlan:
     notes: tuple[Note, ...] = ()
     trace_rate_per_s: float | None = None  # mean rate of the trace whose arrivals the plan has; None: another process
     texts: PromptTexts | None = None  # content of the prompts, if a file has it
+    turns: Turns | None = None  # which answer each request waits for; None: it is due whatever became of others
     blocks: PromptBlocks | None = None  # what each prompt shares with others, if a trace says it
 
     @property
@@ -108,6 +110,9 @@ class RequestPlan:
         digest.update(np.array(self.prefix_tokens, dtype="<i8").tobytes())  # adds no bytes without prefixes
         if self.blocks is not None:
             for column in (np.array([self.blocks.block_tokens]), self.blocks.starts, self.blocks.ids):
+                digest.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
+        if self.turns is not None:
+            for column in (self.turns.after, self.turns.think_ns):
                 digest.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
         return digest.hexdigest()
 

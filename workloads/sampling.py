@@ -25,6 +25,7 @@ RawDraws = NDArray[np.uint64]
 LENGTHS, ARRIVALS, TENANTS, ROW_ORDER, SESSIONS = 1, 2, 3, 4, 4
 PHASES = 5
 TICKS, ROWS, PREFIXES = 6, 7, 8
+THINK_TIMES = 9
 
 CELLS = 65_536
 _KNOTS = 131_072  # of the densities integrated here

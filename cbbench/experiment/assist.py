@@ -71,6 +71,7 @@ def _refuse(name: str, run: RunFile) -> None:
         and pacing.concurrency is None,
         "a `rate` that changes has no long run": pacing.rate_schedule is not None,
         "the arrivals of a trace have no other seed": pacing.arrival == "trace",
+        "turns wait for answers": pacing.think_ms is not None,
         "a run with `duration` ends before its plan does": pacing.duration_s is not None,
     }
     for reason, applies in reasons.items():

@@ -15,11 +15,13 @@ from reports.schema import Criteria, EngineInfo, PacingInfo, PromptsInfo, Worklo
 from reports.stages import Stages
 from workloads.arrivals import at_mean_gap, requests_to_fill
 from workloads.errors import CbbenchError
+from workloads.length_distributions import parse_distribution
 from workloads.plan import UGAP, RequestPlan, realised
 from workloads.prompt_texts import PromptTexts, PromptTokens
 from workloads.rates import NS, RateSchedule, requests_expected
 from workloads.spec import Workload
 from workloads.tenant_plan import build_tenant_plan
+from workloads.turns import Turns
 
 KEPT_REQUESTS = 1_000_000  # of plans in memory, some 100 bytes each
 
@@ -65,6 +67,8 @@ class Bench:
             plan = self._build(settings, workload, context_tokens)
             if settings.load.span == "fixed":
                 plan = replace(plan, arrivals_ugap=at_mean_gap(plan.arrivals_ugap))
+            if settings.load.think_ms is not None:
+                plan = replace(plan, turns=_turns(plan, settings.load.think_ms, settings.workload.seed))
         self._plans[key] = plan
         while len(self._plans) > 1 and sum(map(len, self._plans.values())) > KEPT_REQUESTS:
             self._plans.pop(next(iter(self._plans)))
@@ -101,6 +105,18 @@ class Bench:
                 known = ", ".join(plan.tenants)
                 raise CbbenchError(field, f"{min(strangers)}: no such tenant; the workload has {known}")
         return self.factory.engine(settings, plan)
+
+
+def _turns(plan: RequestPlan, think_ms: str, seed: int) -> Turns:
+    """Raises CbbenchError."""
+    if not (plan.session >= 0).any():
+        raise CbbenchError(
+            "think_ms", "the workload has no sessions: give a tenant some (sessions=N), or a log of some"
+        )
+    try:
+        return Turns.of(plan.session, parse_distribution(think_ms), seed)
+    except CbbenchError as error:
+        raise CbbenchError("think_ms", error.message) from None
 
 
 def notes_of(settings: RunSettings, plan: RequestPlan) -> tuple[str, ...]:
@@ -179,6 +195,7 @@ def describe_workload(settings: RunSettings, plan: RequestPlan) -> WorkloadInfo:
             duration_s=settings.load.duration,
             drain_s=settings.load.drain,
             arrival=settings.load.arrival or (None if settings.load.rate is None else "poisson"),
+            think_ms=settings.load.think_ms,
         ),
     )
 

@@ -34,8 +34,8 @@ from reports.render.timeline import timeline
 from reports.schema import EngineInfo, RunFile
 from reports.sla import exit_code
 from workloads.errors import CbbenchError
-from workloads.pacing import Pacing
 from workloads.plan import RequestPlan
+from workloads.session_pacing import pacing_of
 
 TIMELINE_SLOTS = 4  # up to this many, the timeline is shown unasked
 LONG_SIMULATION = 20_000  # requests from which a simulated run on the scheduler takes some ten seconds
@@ -100,8 +100,8 @@ def measure(bench: Bench, settings: RunSettings, folder: Path, title: str, round
     """Run `settings` into `folder`. Ctrl-C ends it early; the result is then marked as interrupted. round_number: from
     1, of a run that goes on until its SLAs are decided."""
     plan = bench.plan(settings)
-    pacing = Pacing(
-        plan.arrivals_ugap,
+    pacing = pacing_of(
+        plan,
         rate_per_s=rate_per_s(settings, plan),
         concurrency=settings.load.concurrency,
         duration_s=settings.load.duration,

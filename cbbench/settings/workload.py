@@ -174,6 +174,14 @@ class LoadSettings(Struct, frozen=True, kw_only=True):
             extra=_of_workload("DIST", plan=True),
         ),
     ] = None
+    think_ms: Annotated[
+        str | None,
+        Meta(
+            description="With `rate`, and sessions in the workload: a turn waits for the answer before it and then for "
+            "so many ms, as in 'exponential(mean=5000)'. Default: a turn is sent as it arrives, answered or not.",
+            extra=_of_workload("DIST", plan=True, needs={"rate": SET}, hashed="if-set"),
+        ),
+    ] = None
     span: Annotated[
         Literal["drawn", "fixed"] | None,
         Meta(

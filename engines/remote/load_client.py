@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from engines.base import Observer, RunRecord
 from engines.garbage import light_garbage_collection
@@ -20,9 +22,11 @@ from engines.remote.dispatcher import Dispatcher, Load
 from engines.remote.load_recorder import LoadRecorder
 from engines.remote.request_bodies import BodyWindow, RequestFormat
 from engines.remote.socket_poller import OnReady, SocketPoller
+from workloads.columns import IntColumn
 from workloads.errors import CbbenchError, ExitCode
 from workloads.pacing import Due, Pacing
 from workloads.plan import RequestPlan
+from workloads.session_pacing import SessionPacing
 
 LEAST_WINDOW = 64  # bodies made ahead
 OTHER_FILES = 64  # open files of a process that are not connections
@@ -38,27 +42,34 @@ class LoadResult:
 
 
 class Partition:
-    """The part of a pacing that falls to worker `worker` of `workers`: the requests i with i % workers == worker."""
+    """The part of a pacing that falls to worker `worker` of `workers`: the requests i with i % workers == worker, or
+    whole sessions in turn where their turns wait for answers."""
 
     def __init__(self, plan: RequestPlan, whole: Pacing, worker: int = 0, workers: int = 1) -> None:
         self._worker = worker
         self._workers = workers
-        self._pacing = whole if workers == 1 else _part(plan, whole, worker, workers)
-        self.indices = range(worker, len(plan), workers)
+        self._sessions: IntColumn | None = None  # the requests of this worker, where it has whole sessions
+        if workers == 1:
+            self._pacing = whole
+        elif isinstance(whole, SessionPacing):
+            self._sessions, turns = whole.turns.part(worker, workers)
+            self._pacing = SessionPacing(plan.arrivals_ugap[self._sessions], turns, **_load_of(whole, worker, workers))
+        else:
+            self._pacing = Pacing(plan.arrivals_ugap[worker::workers], **_load_of(whole, worker, workers))
+        own = self._sessions
+        self.indices: Sequence[int] = range(worker, len(plan), workers) if own is None else own.tolist()
         self.concurrency = self._pacing.concurrency
         self.deadline_ns = self._pacing.deadline_ns
 
     def due(self, now_ns: int) -> list[Due]:
-        return [
-            Due(due.index * self._workers + self._worker, due.scheduled_ns, due.sent_ns)
-            for due in self._pacing.due(now_ns)
-        ]
+        return [Due(self.indices[due.index], due.scheduled_ns, due.sent_ns) for due in self._pacing.due(now_ns)]
 
     def next_due_ns(self) -> int | None:
         return self._pacing.next_due_ns()
 
     def completed(self, index: int, now_ns: int) -> None:
-        self._pacing.completed(index // self._workers, now_ns)
+        own = self._sessions
+        self._pacing.completed(index // self._workers if own is None else int(np.searchsorted(own, index)), now_ns)
 
     @property
     def exhausted(self) -> bool:
@@ -76,17 +87,16 @@ class Partition:
         return connections // self._workers + (self._worker < connections % self._workers)
 
 
-def _part(plan: RequestPlan, whole: Pacing, worker: int, workers: int) -> Pacing:
+def _load_of(whole: Pacing, worker: int, workers: int) -> dict[str, Any]:
     """Arrivals keep their times, so the rates of all parts add up to the whole's; the cap on requests in flight is
     divided, and its remainder goes to the first workers."""
     cap = whole.concurrency
-    return Pacing(
-        plan.arrivals_ugap[worker::workers],
-        rate_per_s=whole.rate_per_s,
-        concurrency=None if cap is None else cap // workers + (worker < cap % workers),
-        duration_s=whole.duration_s,
-        drain_s=whole.drain_s,
-    )
+    return {
+        "rate_per_s": whole.rate_per_s,
+        "concurrency": None if cap is None else cap // workers + (worker < cap % workers),
+        "duration_s": whole.duration_s,
+        "drain_s": whole.drain_s,
+    }
 
 
 def run_partition(

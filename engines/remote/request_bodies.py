@@ -95,6 +95,7 @@ class BodyWindow:
         self._made: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
         self._all_made = False
+        self._newest = -1  # taken so far
 
     @property
     def full(self) -> bool:
@@ -110,7 +111,11 @@ class BodyWindow:
             self._bytes += len(body)
 
     def take(self, index: int) -> bytes:
-        """The body of request `index`. Drops those before it."""
+        """The body of request `index`. Drops those before it; one that was dropped, as a turn that waited for an
+        answer, is made now."""
+        if index <= self._newest:
+            return self._make(index)
+        self._newest = index
         while self._made:
             made, body = self._made.popleft()
             self._bytes -= len(body)

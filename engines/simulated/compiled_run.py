@@ -47,6 +47,7 @@ def why_not(
         "planning that overlaps the running step": model.overlapped,
         "sliding windows": model.tables(1, 1) is None,
         "a duration": duration_s is not None,
+        "turns that wait for answers": plan.turns is not None,
         f"fewer than {least_requests:,} requests": len(plan) < least_requests,
         "numba is not installed": find_spec("numba") is None,
         "requests that never fit": not _all_fit(config, plan),
