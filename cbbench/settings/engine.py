@@ -274,6 +274,14 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
             ),
         ),
     ] = ()
+    session_header: Annotated[
+        str | None,
+        Meta(
+            description="Name of a header that has the session's number in its requests, as X-Session-Id, so that a "
+            "router can keep them together. Default: none.",
+            extra=_of_server("NAME", hashed="if-set", parse="cbbench.settings.values:parse_header_name", given=str),
+        ),
+    ] = None
     connections: Annotated[
         int | Literal["reuse", "new"],
         Meta(

@@ -159,6 +159,17 @@ def parse_urls(urls: Sequence[str]) -> str | tuple[str, ...]:
     return urls[0] if len(urls) == 1 else tuple(urls)
 
 
+def parse_header_name(given: str) -> str:
+    """Raises ValueError."""
+    from engines.remote.headers import is_name, is_reserved
+
+    if not is_name(given):
+        raise ValueError(f"{given[:40]!r} is not a header name; want letters, digits and -, as X-Session-Id")
+    if is_reserved(given):
+        raise ValueError(f"{given} is set by cbbench, as the measurement depends on it")
+    return given
+
+
 def parse_max_failures(given: str | int) -> FailuresAllowed:
     """A number of requests, or a share like 5%."""
     text = str(given)

@@ -30,6 +30,7 @@ class RemoteConfig:
     model: str | None = None  # None: the one the server serves
     api_key: str | None = field(default=None, repr=False)
     headers: Headers = field(default=(), repr=False)  # of every request; they replace cbbench's own
+    session_header: str | None = None  # with the session's number, in its requests alone
     ca_file: str | None = None  # trusted instead of the system's certificate authorities
     insecure: bool = False  # verify no certificate
     cert_file: str | None = None  # of the client; with its key, unless that is in key_file

@@ -32,7 +32,7 @@ def parse_headers(texts: Sequence[str]) -> Headers:
         value = value.strip(" \t")
         if not colon:  # it may be a value alone, so it is not shown
             raise ValueError(f"want 'Name: value', but there is no colon in the {_ordinal(number)} one")
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             raise ValueError(f"{name[:40]!r} is not a header name; want letters, digits and - before the colon")
         if name.lower() in _RESERVED and (name.lower(), value.lower()) != ("connection", "close"):
             else_close = ", but for Connection: close" if name.lower() == "connection" else ""
@@ -41,6 +41,15 @@ def parse_headers(texts: Sequence[str]) -> Headers:
             raise ValueError(f"duplicate {name}; want each name once")
         headers.append((name, checked_value(name, value)))
     return tuple(headers)
+
+
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def is_reserved(name: str) -> bool:
+    """Whether cbbench sets the header itself, as the measurement depends on it."""
+    return name.lower() in _RESERVED
 
 
 def checked_value(name: str, value: str) -> str:

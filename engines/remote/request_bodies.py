@@ -174,12 +174,14 @@ class RequestFormat:
             overhead_tokens=self.overhead_tokens,
             first_id=first_id,
         )
-        head = self._head(target)
+        head, session_header = self._head(target), self.config.session_header
 
         def request(index: int) -> bytes:
             body = self.body(prompts.spec(index))
             name = request_id(self.id_prefix, index)
             named = b"" if name is None else b"X-Request-Id: %b\r\n" % name.encode()
+            if session_header is not None and plan.session[index] >= 0:
+                named += b"%b: %d\r\n" % (session_header.encode(), plan.session[index])
             return b"%b%d\r\n%b\r\n%b" % (head, len(body), named, body)
 
         return request

@@ -73,6 +73,7 @@ class OpenAIFactory:
                 model=settings.engine.model if settings.engine.model != RunSettings().engine.model else None,
                 api_key=_api_key(),
                 headers=tuple((one.name, one.value) for one in settings.server.header),
+                session_header=settings.server.session_header,
                 ca_file=settings.server.ca_file,
                 insecure=settings.server.insecure,
                 cert_file=settings.server.cert,
