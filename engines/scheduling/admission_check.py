@@ -80,14 +80,16 @@ class AdmissionCheck:
     def admitted(self, request: Request, takes: int, budget: AdmissionBudget) -> None:
         """The request was admitted and takes so many tokens of what the step leaves."""
         budget.tokens -= takes
-        limit, computed = self._policies.partial_prefills, int(self._slots.computed[request.slot])
-        if limit.limited and computed + takes < min(request.known, request.kv_limit):
+        limit = self._policies.partial_prefills
+        if limit.limited and self._slots.computed[request.slot] + takes < min(request.known, request.kv_limit):
             budget.partial = limit.beside(request.prompt_tokens, budget.partial)
 
     def can_take_tokens(self, head: Request) -> bool:
         """Less urgent prompts are computed, which leave it all but one token each."""
         less_urgent = self._slots.less_urgent(head)
-        return bool((self._slots.known[less_urgent] - self._slots.computed[less_urgent] > 1).any())
+        return len(less_urgent) > 0 and bool(
+            (self._slots.known[less_urgent] - self._slots.computed[less_urgent] > 1).any()
+        )
 
     def budget_of(self, head: Request, victims: Sequence[int] = (), *, soon: bool = False) -> AdmissionBudget:
         """What a step leaves for `head` when less urgent prompts leave it all but one token each; had the requests in

@@ -16,6 +16,8 @@ import numpy as np
 from engines.scheduling.plan import IntArray
 from engines.scheduling.request import NO_SLOT, Request
 
+NO_SLOTS: IntArray = np.empty(0, dtype=np.int64)
+
 
 class Slots:
     def __init__(self, num_slots: int) -> None:
@@ -62,7 +64,10 @@ class Slots:
 
     def less_urgent(self, request: Request) -> IntArray:
         """Taken slots, in plan order, of a strictly lower priority that also come behind the request by rank."""
-        behind = self.in_order()[bisect_right(self._order, (request.rank, math.inf, 0)) :]
+        at = bisect_right(self._order, (request.rank, math.inf, 0))
+        if at == len(self._order):  # usual, and asked of each request that is admitted
+            return NO_SLOTS
+        behind = self.in_order()[at:]
         lower: IntArray = behind[self.priority[behind] > request.priority]
         return lower
 
